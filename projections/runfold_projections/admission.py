@@ -1,0 +1,102 @@
+"""What becomes of each record of a run's log: one rule, used by every reader.
+
+Outcomes: `accepted`; `duplicate` of an event that counted before; `rejected` (a lost `expected_offset`, a second opening, a
+lifecycle change after the end); `late` (decodable, after the end of the run: kept, flagged, part of the ledger);
+`undecodable`. The order of the log alone decides, so every replay gives the same outcomes.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from runfold_schemas.codec import Record, decode_record
+from runfold_schemas.errors import UndecodableError
+from runfold_schemas.events import (
+    AnyEvent,
+    PhaseChanged,
+    RunCanceled,
+    RunCompleted,
+    RunFailed,
+    RunOpened,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+)
+
+Outcome = Literal["accepted", "duplicate", "rejected", "late", "undecodable"]
+
+_LIFECYCLE = (RunOpened, RunStarted, RunPaused, RunResumed, RunCompleted, RunFailed, RunCanceled, PhaseChanged)
+_TERMINAL = (RunCompleted, RunFailed, RunCanceled)
+
+
+class Admitted(NamedTuple):
+    """A record with its outcome. `event` is None where it is undecodable; `reason` is empty where it is accepted."""
+
+    record: Record
+    outcome: Outcome
+    event: AnyEvent | None
+    reason: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the event is part of the run's history."""
+        return self.outcome in ("accepted", "late")
+
+
+class Admission:
+    """The state of the rule after some prefix of one run's log.
+
+    Holds the id of every event that counted: about 150 bytes an event, for as long as the run is followed.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        *,
+        seen: Iterable[str] = (),
+        opened: bool = False,
+        ended: bool = False,
+        last_offset: int = -1,
+    ) -> None:
+        self.run_id = run_id
+        self.opened = opened
+        self.ended = ended
+        self.last_offset = last_offset
+        """The offset of the last event that counted, -1 before the first."""
+        self._seen = set(seen)
+
+    def admit(self, record: Record) -> Admitted:
+        """The record's outcome; afterwards the state includes it."""
+        try:
+            event = decode_record(record)
+        except UndecodableError as error:
+            return Admitted(record, "undecodable", None, error.reason)
+        if event.run_id != self.run_id:
+            return Admitted(record, "undecodable", None, f"run_id: the event belongs to run {event.run_id!r}")
+        if event.event_id in self._seen:
+            return Admitted(record, "duplicate", event, "an event with this event_id is in the log before")
+        if event.expected_offset is not None and event.expected_offset != self.last_offset:
+            return Admitted(
+                record, "rejected", event, f"expected_offset is {event.expected_offset}, the last accepted event is at {self.last_offset}"
+            )
+        if isinstance(event.data, _LIFECYCLE):
+            refusal = self._change_life(event.data)
+            if refusal:
+                return Admitted(record, "rejected", event, refusal)
+            outcome: Outcome = "accepted"
+        else:
+            outcome = "late" if self.ended else "accepted"
+        self._seen.add(event.event_id)
+        self.last_offset = record.offset
+        return Admitted(record, outcome, event, "the run had ended" if outcome == "late" else "")
+
+    def _change_life(self, data: object) -> str:
+        """Why the change is refused; "" if it is made."""
+        if self.ended:
+            return "the run has ended"
+        if isinstance(data, RunOpened):
+            if self.opened:
+                return "the run is open already"
+            self.opened = True
+        if isinstance(data, _TERMINAL):
+            self.ended = True
+        return ""

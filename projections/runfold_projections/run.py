@@ -1,0 +1,160 @@
+"""The run record: what a run is, folded from its log.
+
+Terminal is terminal. A change that the current status does not allow is counted (`illegal_transitions`) and changes
+nothing else: the log is a fact, and refusing to fold it would hide the run.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, assert_never
+
+from pydantic import BaseModel, ConfigDict
+
+from runfold_projections.admission import Admitted
+from runfold_schemas.events import (
+    AnyEvent,
+    AssistantMessage,
+    Phase,
+    PhaseChanged,
+    PlannerNote,
+    RunCanceled,
+    RunCompleted,
+    RunFailed,
+    RunLabeled,
+    RunOpened,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    Status,
+    SystemMessage,
+    Thinking,
+    TokenUsage,
+    ToolCall,
+    ToolResult,
+    UserMessage,
+)
+
+_LIVE: Final[frozenset[Status]] = frozenset({"pending", "running", "paused"})
+
+
+class TokenTotals(BaseModel):
+    """Tokens of all model calls of a run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+class RunRecord(BaseModel):
+    """A run after the first `next_offset` records of its log. Times are the producers' (`timestamp`)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    agent_id: str = ""
+    session_id: str | None = None
+    turn_id: str | None = None
+    status: Status = "pending"
+    phase: Phase | None = None
+    started_at: datetime | None = None
+    updated_at: datetime | None = None
+    labels: dict[str, str] = {}
+    error: str | None = None
+    usage: TokenTotals = TokenTotals()
+    counts: dict[str, int] = {}
+    """Events that count, by type."""
+    exceptions: dict[str, int] = {}
+    """Records that are duplicates, rejected, late or undecodable, by outcome."""
+    illegal_transitions: int = 0
+    next_offset: int = 0
+
+
+def fold(record: RunRecord, admitted: Iterable[Admitted]) -> RunRecord:
+    """The record after some more of its log. Folding in any portions gives the same."""
+    counts, exceptions = dict(record.counts), dict(record.exceptions)
+    changes: dict[str, Any] = {"counts": counts, "exceptions": exceptions}
+    last: AnyEvent | None = None
+    for one in admitted:
+        changes["next_offset"] = one.record.offset + 1
+        if one.outcome != "accepted":
+            exceptions[one.outcome] = exceptions.get(one.outcome, 0) + 1
+        if one.event is None or not one.counts:
+            continue
+        last = one.event
+        counts[last.type] = counts.get(last.type, 0) + 1
+        if last.turn_id is not None:
+            changes["turn_id"] = last.turn_id
+        if last.type in _CHANGING:
+            record = record.model_copy(update={**changes, **_change(record, last)})
+    if last is not None:
+        changes["updated_at"] = last.timestamp
+    return record.model_copy(update=changes)
+
+
+_CHANGING: Final = frozenset(
+    {
+        "token_usage",
+        "run_opened",
+        "run_started",
+        "run_paused",
+        "run_resumed",
+        "run_completed",
+        "run_failed",
+        "run_canceled",
+        "run_labeled",
+        "phase_changed",
+    }
+)
+"""The kinds that change more than the counts; the rest, nearly all of a log, take the short way."""
+
+
+def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
+    match event.data:
+        case RunOpened() as opened:
+            return {
+                "agent_id": opened.agent_id,
+                "session_id": opened.session_id,
+                "status": opened.status,
+                "started_at": event.timestamp,
+                "labels": opened.labels,
+            }
+        case RunStarted():
+            return _moved(record, "running", allowed={"pending"})
+        case RunPaused():
+            return _moved(record, "paused", allowed={"running"})
+        case RunResumed():
+            return _moved(record, "running", allowed={"paused"})
+        case RunCompleted():
+            return {**_moved(record, "completed", allowed=_LIVE), "phase": "completed"}
+        case RunFailed() as failed:
+            return {**_moved(record, "failed", allowed=_LIVE), "phase": "failed", "error": failed.error}
+        case RunCanceled():
+            return {**_moved(record, "canceled", allowed=_LIVE), "phase": "canceled"}
+        case RunLabeled() as labeled:
+            return {"labels": {**record.labels, **labeled.labels}}
+        case PhaseChanged() as changed:
+            return {"phase": changed.phase}
+        case TokenUsage() as usage:
+            return {"usage": _added(record.usage, usage)}
+        case SystemMessage() | UserMessage() | AssistantMessage() | Thinking() | ToolCall() | ToolResult() | PlannerNote():
+            return {}
+        case _:
+            assert_never(event.data)
+
+
+def _moved(record: RunRecord, status: Status, *, allowed: Iterable[Status]) -> Mapping[str, Any]:
+    if record.status in allowed:
+        return {"status": status}
+    return {"illegal_transitions": record.illegal_transitions + 1}
+
+
+def _added(totals: TokenTotals, usage: TokenUsage) -> TokenTotals:
+    return TokenTotals(
+        input_tokens=totals.input_tokens + usage.input_tokens,
+        output_tokens=totals.output_tokens + usage.output_tokens,
+        cache_read_tokens=totals.cache_read_tokens + usage.cache_read_tokens,
+        cache_write_tokens=totals.cache_write_tokens + usage.cache_write_tokens,
+    )

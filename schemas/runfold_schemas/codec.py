@@ -1,0 +1,118 @@
+"""Event <-> bytes, and the CloudEvents headers that repeat the envelope for routing.
+
+The value of a record is the whole event as JSON. This module is also where an event of an older `schema_version` would
+be lifted to today's shape; there is one version so far, and a newer one is refused with its number.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, NamedTuple, get_args
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from runfold_schemas.errors import InvalidEventError, UndecodableError
+from runfold_schemas.events import AnyEvent, Data
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+class Record(NamedTuple):
+    """One record of a topic as the broker gave it. `log_time` is the broker's append time, milliseconds since 1970."""
+
+    offset: int
+    log_time: int
+    key: bytes | None
+    headers: Headers
+    value: bytes | None
+
+
+_EVENTS: Final[TypeAdapter[AnyEvent]] = TypeAdapter(Annotated[AnyEvent, Field(discriminator="type")])
+
+TYPE_OF: Final[dict[type[Data], str]] = {
+    event.model_fields["data"].annotation: get_args(event.model_fields["type"].annotation)[0]  # type: ignore[misc]  # annotations are `Any` to mypy
+    for event in get_args(AnyEvent)
+}
+"""The kind's name of each class of data."""
+
+TYPES: Final = frozenset(TYPE_OF.values())
+
+
+def new_event(data: Data, **envelope: Any) -> AnyEvent:
+    """The event that says `data`; `envelope` holds the envelope's fields, validated.
+
+    Raises `InvalidEventError` naming the field.
+    """
+    return _validated({"type": TYPE_OF[type(data)], "data": data, **envelope})
+
+
+def parse_event(fields: dict[str, Any]) -> AnyEvent:
+    """An event from decoded JSON, as HTTP brings it. Raises `InvalidEventError` naming the field."""
+    return _validated(fields)
+
+
+def encode(event: AnyEvent) -> bytes:
+    """The record's value. Raises `InvalidEventError` for what JSON cannot carry exactly (NaN, tuples, keys that are no strings)."""
+    try:
+        value = event.model_dump_json(exclude_unset=True).encode()
+        survives = _EVENTS.validate_json(value) == event
+    except (ValueError, RecursionError) as error:
+        raise InvalidEventError(f"the event is not JSON: {error}", field="data") from error
+    if not survives:
+        raise InvalidEventError(
+            "the event would change on its way through JSON: use lists, string keys and finite numbers only", field="data"
+        )
+    return value
+
+
+def decode(value: bytes | None) -> AnyEvent:
+    """The event in a record's value. Raises `UndecodableError`."""
+    if value is None:
+        raise UndecodableError("the record has no value")
+    try:
+        return _EVENTS.validate_json(value)
+    except ValidationError as error:
+        raise UndecodableError(first_fault(error)[1]) from error
+
+
+def decode_record(record: Record) -> AnyEvent:
+    """The event in a record, provided that its headers do not contradict it. Raises `UndecodableError`."""
+    event = decode(record.value)
+    for name, value in record.headers:
+        if (name == "ce_id" and value != event.event_id.encode()) or (name == "ce_type" and value != event.type.encode()):
+            raise UndecodableError(f"header {name} is {value!r}, the event says otherwise")
+    return event
+
+
+def headers(event: AnyEvent, *, source: str) -> list[tuple[str, bytes]]:
+    """CloudEvents 1.0 attributes in Kafka's binary mode. `source` is the producer as a URI reference."""
+    return [
+        ("ce_specversion", b"1.0"),
+        ("ce_id", event.event_id.encode()),
+        ("ce_type", event.type.encode()),
+        ("ce_source", source.encode()),
+        ("ce_time", event.timestamp.isoformat().encode()),
+        ("content-type", b"application/json"),
+    ]
+
+
+def event_types(names: Iterable[str]) -> frozenset[str]:
+    """`names` if each is a kind of event, else `InvalidEventError`."""
+    unknown = sorted(set(names) - TYPES)
+    if unknown:
+        raise InvalidEventError(f"unknown event type {unknown[0]!r}; known are {', '.join(sorted(TYPES))}", field="type")
+    return frozenset(names)
+
+
+def first_fault(error: ValidationError) -> tuple[str, str]:
+    """The first thing wrong, as the dotted path of its field and a sentence about it."""
+    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    # The discriminated union puts the kind in front of every path; no field of the event has that name.
+    field = ".".join(str(step) for step in fault["loc"] if step not in TYPES)
+    return field, f"{field}: {fault['msg']}" if field else fault["msg"]
+
+
+def _validated(fields: dict[str, Any]) -> AnyEvent:
+    try:
+        return _EVENTS.validate_python(fields)
+    except ValidationError as error:
+        field, message = first_fault(error)
+        raise InvalidEventError(message, field=field) from error

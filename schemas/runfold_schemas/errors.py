@@ -1,0 +1,117 @@
+"""Every error that Runfold raises on purpose.
+
+RunfoldError
+├── InvalidEventError        the event breaks the contract; sending it again cannot help
+│   └── EventTooLargeError
+├── InvalidIdError           an id is empty or too long for a topic name
+├── UndecodableError         bytes on a topic are not an event
+├── RunNotFoundError
+├── RunConflictError         the run belongs to another agent
+├── RunEndedError            the run has ended and the event was not marked late
+├── RejectedError            the log refused the event (an `expected_offset` that lost, a lifecycle change after the end)
+├── NotYetVisibleError       a read waited for an offset and its deadline passed
+├── UnavailableError         Kafka or MongoDB does not answer; retry
+└── ConfigurationError       a broker or a setting is not what the design relies on
+"""
+
+from typing import ClassVar
+
+
+class RunfoldError(Exception):
+    """The root of the tree above. `retriable` says whether the same call may succeed later."""
+
+    retriable: ClassVar[bool] = False
+
+
+class InvalidEventError(RunfoldError):
+    """An event that no reader would accept. `field` is the dotted path to what is wrong, "" for the whole."""
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class EventTooLargeError(InvalidEventError):
+    """An event or a batch that the topic would refuse. Sizes are bytes."""
+
+    def __init__(self, *, size: int, limit: int) -> None:
+        super().__init__(f"the record is {size:,} bytes long, the limit is {limit:,}: keep large content elsewhere and publish a reference")
+        self.size = size
+        self.limit = limit
+
+
+class InvalidIdError(RunfoldError):
+    """An id that cannot name a topic. `name` is the kind of id, `value` the id itself."""
+
+    def __init__(self, message: str, *, name: str, value: str) -> None:
+        super().__init__(message)
+        self.name = name
+        self.value = value
+
+
+class UndecodableError(RunfoldError):
+    """Bytes that are not an event of this contract. `reason` is one line, for the dead letter's header."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class RunNotFoundError(RunfoldError):
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"run {run_id!r} does not exist: open it first")
+        self.run_id = run_id
+
+
+class RunConflictError(RunfoldError):
+    """The run id is taken by another agent or session."""
+
+    def __init__(self, run_id: str, *, agent_id: str, session_id: str | None) -> None:
+        owner = f"agent {agent_id!r}" + (f" in session {session_id!r}" if session_id else "")
+        super().__init__(f"run {run_id!r} already belongs to {owner}: choose another run_id")
+        self.run_id = run_id
+        self.agent_id = agent_id
+        self.session_id = session_id
+
+
+class RunEndedError(RunfoldError):
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"run {run_id!r} has ended: mark the event late if it belongs to it all the same")
+        self.run_id = run_id
+
+
+class RejectedError(RunfoldError):
+    """The event is in the log at `offset` and changes nothing there."""
+
+    def __init__(self, run_id: str, *, offset: int, reason: str) -> None:
+        super().__init__(f"run {run_id!r} rejected the event at offset {offset}: {reason}")
+        self.run_id = run_id
+        self.offset = offset
+        self.reason = reason
+
+
+class NotYetVisibleError(RunfoldError):
+    """The projections have not reached `min_offset` within the deadline (seconds)."""
+
+    retriable = True
+
+    def __init__(self, run_id: str, *, min_offset: int, timeout_seconds: float) -> None:
+        super().__init__(f"run {run_id!r} was not projected to offset {min_offset} within {timeout_seconds} s: retry, or read with source=log")
+        self.run_id = run_id
+        self.min_offset = min_offset
+        self.timeout_seconds = timeout_seconds
+
+
+class UnavailableError(RunfoldError):
+    """A server that we need does not answer. `server` is "Kafka" or "MongoDB"."""
+
+    retriable = True
+
+    def __init__(self, server: str, *, reason: str) -> None:
+        super().__init__(f"{server} is not available ({reason}): retry")
+        self.server = server
+        self.reason = reason
+
+
+class ConfigurationError(RunfoldError):
+    """What runs is not what was designed for; the message says what to change."""

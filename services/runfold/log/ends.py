@@ -1,0 +1,48 @@
+"""Ends of all run topics at once, on a client of its own whose metadata holds every topic.
+
+Asking for the ends of topics that a client does not know takes 0.1 s each; of 5,000 that it knows, 0.06 s together.
+"""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from runfold.log.settings import LogSettings
+from runfold.log.unavailable import kafka_errors
+from runfold_schemas.topics import RunTopic, Topics
+
+
+class LogEnds:
+    def __init__(self, settings: LogSettings, consumer: AIOKafkaConsumer) -> None:
+        self._topics = Topics(settings.prefix)
+        self._consumer = consumer
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, settings: LogSettings) -> AsyncIterator["LogEnds"]:
+        # The refresh is ours: one request that names no topic brings them all.
+        consumer = AIOKafkaConsumer(**settings.client_options(), group_id=None, enable_auto_commit=False)
+        try:
+            with kafka_errors():
+                await consumer.start()
+            yield cls(settings, consumer)
+        finally:
+            await consumer.stop()
+
+    async def run_topics(self) -> dict[str, RunTopic]:
+        """Every run topic there is, with the life it belongs to."""
+        # aiokafka shows the metadata it holds only through its client.
+        client = self._consumer._client  # noqa: SLF001
+        with kafka_errors():
+            await client.set_topics([])
+        found = {name: self._topics.parse_run(name) for name in client.cluster.topics()}
+        return {name: life for name, life in found.items() if life is not None}
+
+    async def ends(self, topics: Iterable[str]) -> dict[str, int]:
+        """The offset that the next record of each topic will get. `run_topics` makes the topics known."""
+        partitions = [TopicPartition(topic, 0) for topic in topics]
+        if not partitions:
+            return {}
+        with kafka_errors():
+            return {at.topic: end for at, end in (await self._consumer.end_offsets(partitions)).items()}

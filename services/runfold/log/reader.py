@@ -1,0 +1,66 @@
+"""Reading a stretch of one topic from the log, up to an end that is known when the reading starts."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from runfold.log.settings import LogSettings
+from runfold.log.tail import record_of
+from runfold.log.unavailable import kafka_errors
+from runfold_schemas.codec import Record
+from runfold_schemas.errors import UnavailableError
+
+_WAIT_MS = 500
+
+
+async def read(settings: LogSettings, topic: str, *, first_offset: int = 0, end: int | None = None) -> AsyncIterator[list[Record]]:
+    """The records of `topic` in order, as they come from the broker, from `first_offset` to `end` (exclusive; by default
+    the end of the topic as it is now). Raises `UnavailableError` when nothing comes for the publish timeout.
+    """
+    at = TopicPartition(topic, 0)
+    async with _consumer(settings, topic) as consumer:
+        with kafka_errors():
+            consumer.seek(at, first_offset)
+            last = (await consumer.end_offsets([at]))[at]
+        end = last if end is None else min(end, last)
+        position, deadline = first_offset, _deadline(settings)
+        while position < end:
+            with kafka_errors():
+                fetched = (await consumer.getmany(timeout_ms=_WAIT_MS)).get(at, [])
+            if fetched:
+                yield [record_of(record) for record in fetched if record.offset < end]
+                position, deadline = fetched[-1].offset + 1, _deadline(settings)
+            elif time.monotonic() > deadline:
+                raise UnavailableError("Kafka", reason=f"nothing came of {topic} after offset {position}")
+
+
+async def end_offset(settings: LogSettings, topic: str) -> int:
+    """The offset that the next record of `topic` will get."""
+    at = TopicPartition(topic, 0)
+    async with _consumer(settings, topic) as consumer:
+        with kafka_errors():
+            return int((await consumer.end_offsets([at]))[at])
+
+
+@asynccontextmanager
+async def _consumer(settings: LogSettings, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
+    consumer = AIOKafkaConsumer(
+        topic,
+        **settings.client_options(),
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=50,
+    )
+    try:
+        with kafka_errors():
+            await consumer.start()
+        yield consumer
+    finally:
+        await consumer.stop()
+
+
+def _deadline(settings: LogSettings) -> float:
+    return time.monotonic() + settings.publish_timeout_seconds

@@ -1,0 +1,113 @@
+"""One active run in a worker's memory: the fold after `next_offset` records, and how it is loaded from what is stored."""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from aiokafka import TopicPartition
+
+from runfold.store.pages import EVENTS_MAX, Page, PageStore, pages_of
+from runfold.store.runs import RunState
+from runfold_projections.admission import Admission, Admitted
+from runfold_projections.run import RunRecord, fold
+from runfold_schemas.codec import Record, decode
+
+
+class Folded(NamedTuple):
+    """What one slice of the log became: what is to be written, in this order."""
+
+    run: "ActiveRun"
+    undecodable: list[Admitted]
+    pages: list[Page]
+    ended: bool
+    """The run ended within this slice."""
+    state: RunState
+
+
+class ActiveRun:
+    """Only its worker's loop changes it. After a failed write it is thrown away and loaded anew."""
+
+    def __init__(self, state: RunState, topic: str, *, seen: Sequence[str] = (), max_time: int = 0) -> None:
+        self.run_id = state.run_id
+        self.log_id = state.log_id
+        self.topic = topic
+        self.at = TopicPartition(topic, 0)
+        self.catalog_partition = state.partition
+        self.record: RunRecord = state.record
+        self.admission = Admission(
+            state.run_id, seen=seen, opened=state.opened, ended=state.ended, last_offset=state.last_offset
+        )
+        self.max_time = max_time
+        """The latest append time in the log, milliseconds since 1970."""
+        self.quiet_since = time.monotonic()
+        self.bells = 0
+        self.small_pages = 0
+        self.merge_from = 0
+
+    @property
+    def next_offset(self) -> int:
+        return self.record.next_offset
+
+    def ring(self) -> None:
+        self.bells += 1
+        self.quiet_since = time.monotonic()
+
+    def take(self, records: Sequence[Record], *, next_offset: int) -> Folded:
+        """Folds the records of `[self.next_offset, next_offset)`."""
+        first_offset, had_ended = self.next_offset, self.admission.ended
+        admit = self.admission.admit
+        admitted = [admit(record) for record in records]
+        self.record = fold(self.record, admitted).model_copy(update={"next_offset": next_offset})
+        self.max_time = max(self.max_time, records[-1].log_time)
+        self.quiet_since = time.monotonic()
+        pages = pages_of(self.log_id, admitted, first_offset=first_offset, next_offset=next_offset)
+        self.small_pages += sum(page.count < EVENTS_MAX // 2 for page in pages)
+        return Folded(
+            run=self,
+            undecodable=[one for one in admitted if one.outcome == "undecodable"],
+            pages=pages,
+            ended=self.admission.ended and not had_ended,
+            state=self.state(),
+        )
+
+    def state(self) -> RunState:
+        return RunState(
+            log_id=self.log_id,
+            partition=self.catalog_partition,
+            active=True,
+            record=self.record,
+            opened=self.admission.opened,
+            ended=self.admission.ended,
+            last_offset=self.admission.last_offset,
+        )
+
+
+async def load(pages: PageStore, state: RunState, topic: str) -> tuple[ActiveRun, bool]:
+    """The run as it is stored: its state, and the fold of the pages that reach further. Also whether it ended in those."""
+    position = state.record.next_offset
+    seen: list[str] = []
+    small_pages = max_time = 0
+    end = 0
+    async for page in pages.read(state.log_id, bodies=False):
+        if page.next_offset <= position:
+            seen += page.event_ids()
+        small_pages += page.count < EVENTS_MAX // 2
+        max_time = max(max_time, page.max_time)
+        end = page.next_offset
+    tail = [page async for page in pages.read(state.log_id, first_offset=position)] if end > position else []
+    for page in tail:
+        seen += _ids_before(page, position)
+    run = ActiveRun(state, topic, seen=seen, max_time=max_time)
+    for page in tail:
+        admitted = [run.admission.admit(record) for record in page.records() if record.offset >= run.next_offset]
+        run.record = fold(run.record, admitted).model_copy(update={"next_offset": page.next_offset})
+    run.small_pages = small_pages
+    return run, run.admission.ended and not state.ended
+
+
+def _ids_before(page: Page, position: int) -> list[str]:
+    """The ids of a page that the saved state ends within, up to there: a merge can make such a page."""
+    exceptions = {offset for offset, outcome, _ in page.exceptions if outcome != "late"}
+    return [
+        decode(record.value).event_id for record in page.records() if record.offset < position and record.offset not in exceptions
+    ]

@@ -1,0 +1,76 @@
+"""Which runs are ours: the consumer group on the catalog. Owning a partition means owning the runs that are keyed to it.
+
+FastStream runs the subscription. The acknowledgement is manual and comes last: a catalog offset is committed only when
+what it says is in MongoDB, so a new owner finds there all that was committed.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiokafka import ConsumerRebalanceListener, TopicPartition
+from faststream import AckPolicy
+from faststream.kafka import KafkaBroker, KafkaMessage
+
+from runfold.log.catalog import Bell, Life, entry_of
+from runfold.settings import Settings
+from runfold_schemas.topics import Topics
+
+_BATCH_MAX = 500
+
+OnAssigned = Callable[[set[int]], Awaitable[None]]
+OnEntries = Callable[[Sequence[Life | Bell]], Awaitable[None]]
+
+
+@asynccontextmanager
+async def catalog_group(
+    settings: Settings, generation: str, *, on_assigned: OnAssigned, on_entries: OnEntries
+) -> AsyncIterator[None]:
+    """Takes part in the group of this generation's projectors for the length of the block.
+
+    `on_assigned` gets all partitions that are ours after a rebalance; `on_entries` what the catalog says, in order.
+    """
+    topic = Topics(settings.prefix).catalog
+    broker = KafkaBroker(settings.kafka, logger=None, **settings.kafka_options)
+
+    @broker.subscriber(
+        topic,
+        group_id=f"{settings.prefix}.projector.{generation}",
+        group_instance_id=settings.worker_id,
+        batch=True,
+        max_records=_BATCH_MAX,
+        ack_policy=AckPolicy.MANUAL,
+        auto_offset_reset="earliest",
+        listener=_Listener(on_assigned),
+        session_timeout_ms=int(settings.session_timeout_seconds * 1000),
+        heartbeat_interval_ms=int(settings.session_timeout_seconds * 1000 / 5),
+        fetch_max_wait_ms=100,
+        decoder=_undecoded,
+        no_reply=True,
+    )
+    async def on_catalog(message: KafkaMessage) -> None:
+        records: Any = message.raw_message
+        entries = [entry for record in records if (entry := entry_of(record.key, record.value)) is not None]
+        await on_entries(entries)
+        await message.ack()
+
+    await broker.start()
+    try:
+        yield
+    finally:
+        await broker.stop()
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is untyped
+    def __init__(self, on_assigned: OnAssigned) -> None:
+        self._on_assigned = on_assigned
+
+    async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        """A worker keeps tailing through a rebalance: what it writes meanwhile is right whoever owns the run next."""
+
+    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        await self._on_assigned({at.partition for at in assigned})
+
+
+async def _undecoded(message: Any) -> None:
+    """The raw records are what we want; a bell has no value at all."""

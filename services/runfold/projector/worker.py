@@ -1,0 +1,332 @@
+"""A worker: tails the active runs of its catalog partitions, folds what comes, and writes it.
+
+    catalog --bell, life--> active runs --tail--> fold --> pages, states
+                 ^                                  |
+                 +---- ended lives <----------------+
+
+A quiet run is parked and costs nothing; a bell or the sweep wakes it. Every error of Kafka or MongoDB ends the worker:
+whoever runs it starts a new one, which loads everything from what is stored. There is no other recovery.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+from runfold.log.admin import LogAdmin
+from runfold.log.catalog import Bell, Life, partition_of
+from runfold.log.ends import LogEnds
+from runfold.log.publisher import Publisher
+from runfold.log.reader import read
+from runfold.log.tail import Slice, Tail
+from runfold.projector.active import ActiveRun, Folded, load
+from runfold.projector.ownership import catalog_group
+from runfold.projector.writer import Writer
+from runfold.settings import Settings
+from runfold.store.database import Database
+from runfold.store.pages import PageStore
+from runfold.store.runs import RunState, RunStore
+from runfold_projections.run import RunRecord
+from runfold_schemas.codec import decode
+from runfold_schemas.errors import UndecodableError
+from runfold_schemas.events import RunOpened
+from runfold_schemas.topics import RunTopic, Topics
+
+_CATCHING_UP_MAX = 200
+"""Runs with a backlog that are tailed at once: every fetch names all topics, so more of them make each one slower."""
+
+_CAUGHT_UP_LAG = 500
+_LOADING_MAX = 16
+_PARK_LOOK_SECONDS = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class Worker:
+    def __init__(
+        self, settings: Settings, *, tail: Tail, ends: LogEnds, writer: Writer, pages: PageStore, runs: RunStore
+    ) -> None:
+        self._settings = settings
+        self._log_settings = settings.log("runfold/projector")
+        self._topics = Topics(settings.prefix)
+        self._tail = tail
+        self._ends = ends
+        self._writer = writer
+        self._pages = pages
+        self._runs = runs
+        self._partitions: set[int] = set()
+        self._active: dict[str, ActiveRun] = {}
+        self._by_topic: dict[str, ActiveRun] = {}
+        self._backlog: deque[ActiveRun] = deque()
+        self._catching_up: set[str] = set()
+        self._unannounced: set[str] = set()
+        # Who is active and who is parked changes under this lock, so that a bell never meets a run half parked.
+        self._membership = asyncio.Lock()
+        self._tasks: asyncio.TaskGroup
+        self.events = 0
+        """Records folded so far."""
+
+    @property
+    def partitions(self) -> set[int]:
+        return self._partitions
+
+    @property
+    def active_runs(self) -> int:
+        return len(self._active)
+
+    @property
+    def backlog_runs(self) -> int:
+        """Active runs that are not yet at the end of their log."""
+        return len(self._backlog) + len(self._catching_up)
+
+    async def work(self, generation: str) -> None:
+        """Endless. Raises `UnavailableError` (in a group) when Kafka or MongoDB fails."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            tasks.create_task(self._project())
+            tasks.create_task(self._writer.save_states())
+            tasks.create_task(self._park_quiet())
+            tasks.create_task(self._sweep())
+            async with catalog_group(
+                self._settings, generation, on_assigned=self._assigned, on_entries=self._take_entries
+            ):
+                await asyncio.Event().wait()
+
+    # From the catalog: which runs are ours and awake.
+
+    async def _assigned(self, partitions: set[int]) -> None:
+        gained = partitions - self._partitions
+        self._partitions = partitions
+        # Not awaited: a rebalance must not wait until thousands of runs are loaded.
+        self._tasks.create_task(self._change_ownership(gained))
+
+    async def _change_ownership(self, gained: set[int]) -> None:
+        async with self._membership:
+            for run in [run for run in self._active.values() if run.catalog_partition not in self._partitions]:
+                self._drop(run)
+            states = await self._runs.active(gained & self._partitions)
+            await self._activate([state for state in states if state.run_id not in self._active])
+
+    async def _take_entries(self, entries: Sequence[Life | Bell]) -> None:
+        async with self._membership:
+            await self._take_lives([entry for entry in entries if isinstance(entry, Life)])
+            await self._take_bells([entry.run_id for entry in entries if isinstance(entry, Bell)])
+
+    async def _take_lives(self, lives: Sequence[Life]) -> None:
+        first = {life.run_id: life for life in reversed(lives)}
+        added = await self._runs.add([_unfolded(life) for life in first.values()])
+        # Nothing is stored of a run that was added just now, so there is nothing to load.
+        for state in added:
+            self._follow(ActiveRun(state, self._topics.run(state.run_id, state.log_id)))
+        standing = await self._runs.get_many([life.run_id for life in lives])
+        for life in lives:
+            state = standing[life.run_id]
+            if state.log_id != life.log_id:
+                # Somebody opened the run a second time. The first stands, and is stated again for compaction to keep.
+                await self._writer.announce(_life_of(state))
+
+    async def _take_bells(self, run_ids: Iterable[str]) -> None:
+        asleep = set()
+        for run_id in run_ids:
+            if run_id in self._active:
+                self._active[run_id].ring()
+            else:
+                asleep.add(run_id)
+        await self._wake(sorted(asleep))
+
+    async def _wake(self, run_ids: Sequence[str]) -> None:
+        if not run_ids:
+            return
+        states = await self._runs.get_many(run_ids)
+        await self._runs.set_active(list(states), active=True)
+        await self._activate(list(states.values()), rung=True)
+
+    async def _activate(self, states: Sequence[RunState], *, rung: bool = False) -> None:
+        slots = asyncio.Semaphore(_LOADING_MAX)
+
+        async def activate(state: RunState) -> None:
+            async with slots:
+                run = await self._load(state)
+            if rung:
+                run.ring()
+            self._follow(run)
+
+        await asyncio.gather(*(activate(state) for state in states))
+
+    async def _load(self, state: RunState) -> ActiveRun:
+        run, ended = await load(self._pages, state, self._topics.run(state.run_id, state.log_id))
+        if ended:
+            await self._writer.announce_ended([run])
+        return run
+
+    def _follow(self, run: ActiveRun) -> None:
+        self._active[run.run_id] = self._by_topic[run.topic] = run
+        self._backlog.append(run)
+        self._feed_tail()
+
+    def _drop(self, run: ActiveRun) -> None:
+        self._tail.unfollow(run.at)
+        self._catching_up.discard(run.run_id)
+        if self._active.get(run.run_id) is run:
+            del self._active[run.run_id], self._by_topic[run.topic]
+
+    def _feed_tail(self) -> None:
+        while self._backlog and len(self._catching_up) < _CATCHING_UP_MAX:
+            run = self._backlog.popleft()
+            if self._active.get(run.run_id) is run:
+                self._catching_up.add(run.run_id)
+                self._tail.follow(run.at, run.next_offset)
+
+    # From the run topics: fold and write.
+
+    async def _project(self) -> None:
+        """While one batch is written, the next is fetched and folded."""
+        writing: asyncio.Task[None] | None = None
+        async for slices in self._tail.slices():
+            batch = self._fold(slices)
+            if writing is not None:
+                await writing
+            writing = self._tasks.create_task(self._write(batch)) if batch else None
+            await self._look_who_caught_up()
+
+    def _fold(self, slices: Sequence[Slice]) -> list[Folded]:
+        batch = []
+        for part in slices:
+            run = self._by_topic.get(part.partition.topic)
+            if run is not None and part.next_offset > run.next_offset:
+                records = [record for record in part.records if record.offset >= run.next_offset]
+                batch.append(run.take(records, next_offset=part.next_offset))
+                self.events += len(records)
+        return batch
+
+    async def _write(self, batch: Sequence[Folded]) -> None:
+        current = [one for one in batch if self._active.get(one.run.run_id) is one.run]
+        beaten = await self._writer.write(current)
+        for run in beaten:
+            await self._reload(run)
+        for one in current:
+            if self._writer.wants_merge(one.run) or (one.ended and one.run.small_pages > 1):
+                await self._writer.merge(one.run)
+
+    async def _reload(self, run: ActiveRun) -> None:
+        """Another worker wrote first: what it wrote is the log's, so we go on after it."""
+        if self._active.get(run.run_id) is not run:
+            return
+        state = (await self._runs.get_many([run.run_id]))[run.run_id]
+        self._drop(run)
+        self._follow(await self._load(state))
+
+    async def _look_who_caught_up(self) -> None:
+        for run_id in list(self._catching_up):
+            run = self._active[run_id]
+            lag = self._tail.lag(run.at)
+            if lag is not None and lag <= _CAUGHT_UP_LAG:
+                self._catching_up.discard(run_id)
+                if not run.bells and time.time() - run.max_time / 1000 > self._settings.park_seconds:
+                    run.quiet_since = float("-inf")
+        self._feed_tail()
+
+    # Rest: parking, and the sweep for what nobody announced.
+
+    async def _park_quiet(self) -> None:
+        while True:
+            await asyncio.sleep(min(_PARK_LOOK_SECONDS, self._settings.park_seconds / 4))
+            before = time.monotonic() - self._settings.park_seconds
+            quiet = [run for run in self._active.values() if run.quiet_since < before and self._tail.lag(run.at) == 0]
+            if quiet:
+                async with self._membership:
+                    await self._park([run for run in quiet if self._active.get(run.run_id) is run])
+
+    async def _park(self, runs: Sequence[ActiveRun]) -> None:
+        """Parks the runs, and takes back those whose log went on in the meantime. No bell comes in between."""
+        positions = {run.topic: run.next_offset for run in runs}
+        for run in runs:
+            if run.small_pages > 1:
+                await self._writer.merge(run)
+        await self._writer.flush()
+        await self._runs.set_active([run.run_id for run in runs], active=False)
+        for run in runs:
+            self._drop(run)
+        await self._ends.run_topics()
+        ends = await self._ends.ends(positions)
+        await self._wake([run.run_id for run in runs if ends[run.topic] > positions[run.topic]])
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.sweep_seconds)
+            topics = await self._ends.run_topics()
+            async with self._membership:
+                ours = {
+                    name: life
+                    for name, life in topics.items()
+                    if name not in self._by_topic and partition_of(life.run_id) in self._partitions
+                }
+                await self._sweep_parked(ours)
+            await self._sweep_unannounced(ours)
+
+    async def _sweep_parked(self, topics: dict[str, RunTopic]) -> None:
+        parked = await self._runs.parked_ends(self._partitions)
+        positions = {
+            name: parked[life.run_id][1] for name, life in topics.items() if parked.get(life.run_id, ("",))[0] == life.log_id
+        }
+        ends = await self._ends.ends(positions)
+        await self._wake([topics[name].run_id for name, position in positions.items() if ends[name] > position])
+
+    async def _sweep_unannounced(self, topics: dict[str, RunTopic]) -> None:
+        """Announces runs whose opener did not: it crashed, or does not know the catalog."""
+        known = await self._runs.get_many([life.run_id for life in topics.values() if life.run_id not in self._active])
+        unknown = {name for name, life in topics.items() if life.run_id not in known and life.run_id not in self._active}
+        for name in sorted(unknown & self._unannounced):
+            await self._announce_from_log(name, topics[name])
+        # An opener may be between its topic and its announcement: what is unknown is looked at in the next sweep.
+        self._unannounced = unknown
+
+    async def _announce_from_log(self, topic: str, life: RunTopic) -> None:
+        async for records in read(self._log_settings, topic, end=1):
+            for record in records:
+                try:
+                    opened = decode(record.value).data
+                except UndecodableError:
+                    opened = None
+                named = opened if isinstance(opened, RunOpened) else None
+                await self._writer.announce(
+                    Life(
+                        run_id=life.run_id,
+                        log_id=life.log_id,
+                        agent_id=named.agent_id if named else "",
+                        session_id=named.session_id if named else None,
+                    )
+                )
+                _log.info("run %s was not announced; done now", life.run_id)
+
+
+@asynccontextmanager
+async def connect_worker(settings: Settings, database: Database, generation: str) -> AsyncIterator[Worker]:
+    """A worker with its connections to the log; `worker.work(generation)` starts it."""
+    log = settings.log("runfold/projector")
+    runs, pages = RunStore(database, generation), PageStore(database, generation)
+    async with (
+        LogAdmin.connect(log) as admin,
+        Publisher.connect(log) as publisher,
+        Tail.connect(log) as tail,
+        LogEnds.connect(log) as ends,
+    ):
+        await admin.check_broker()
+        await admin.create_shared_topics()
+        await runs.create_indexes()
+        writer = Writer(Topics(settings.prefix), publisher, pages, runs)
+        yield Worker(settings, tail=tail, ends=ends, writer=writer, pages=pages, runs=runs)
+
+
+def _unfolded(life: Life) -> RunState:
+    record = RunRecord(run_id=life.run_id, agent_id=life.agent_id, session_id=life.session_id)
+    return RunState(log_id=life.log_id, partition=partition_of(life.run_id), active=True, record=record)
+
+
+def _life_of(state: RunState) -> Life:
+    record = state.record
+    return Life(
+        run_id=state.run_id, log_id=state.log_id, agent_id=record.agent_id, session_id=record.session_id, ended=state.ended
+    )

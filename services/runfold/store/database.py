@@ -1,0 +1,46 @@
+"""Opens MongoDB. Nothing else imports the driver's client, so that changing the driver is changing `CLIENT`."""
+
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bson.codec_options import CodecOptions
+from motor.motor_asyncio import AsyncIOMotorClient
+from pymongo import ReadPreference, WriteConcern
+from pymongo.read_concern import ReadConcern
+
+from runfold.store.unavailable import mongo_errors
+
+CLIENT: Any = AsyncIOMotorClient
+
+Database = Any
+"""The driver's database object: Motor's, or that of PyMongo's async client, which has the same methods."""
+
+_TIMEOUT_MS = 3_000
+
+
+@asynccontextmanager
+async def connect(url: str, database: str, *, client: Any = None) -> AsyncIterator[Database]:
+    """The database for the length of the block. `client` is the driver's client class, `CLIENT` by default.
+
+    Every write is acknowledged by a majority and journaled; every read is of what a majority holds, from the primary: a
+    position that is read here may decide where a writer goes on.
+    """
+    opened = (client or CLIENT)(
+        url, serverSelectionTimeoutMS=_TIMEOUT_MS, connectTimeoutMS=_TIMEOUT_MS, socketTimeoutMS=30_000, tz_aware=True
+    )
+    try:
+        with mongo_errors():
+            await opened.admin.command("ping")
+        yield opened.get_database(
+            database,
+            codec_options=CodecOptions(tz_aware=True),
+            read_preference=ReadPreference.PRIMARY,
+            read_concern=ReadConcern("majority"),
+            write_concern=WriteConcern(w="majority", j=True),
+        )
+    finally:
+        closed = opened.close()
+        if inspect.isawaitable(closed):
+            await closed

@@ -1,0 +1,288 @@
+"""Pages: slices of a log in MongoDB, with the records' exact bytes.
+
+The bytes are the log's, so any page that covers an offset is right. A writer inserts at the end of what is stored; a
+duplicate key says that somebody else was there first. Merging replaces many small pages by a large one, only where that
+reaches further, and then deletes those inside it: at no moment is an offset uncovered.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import msgpack
+import zstandard
+from pymongo import ASCENDING, DESCENDING
+from pymongo.errors import BulkWriteError
+
+from runfold.store.database import Database
+from runfold.store.unavailable import mongo_errors
+from runfold_projections.admission import Admitted, Outcome
+from runfold_schemas.codec import Record
+
+EVENTS_MAX = 500
+BYTES_MAX = 512 * 1024
+"""Of a page's records before compression; one record alone may be larger."""
+
+MERGE_AT = 64
+"""Small pages of a run before its owner merges them."""
+
+_BATCH_PAGES = 8
+_BATCH_SUMMARIES = 1000
+_DUPLICATE_KEY = 11000
+_NO_BODY = {"body": 0}
+
+_compress = zstandard.ZstdCompressor(level=1).compress
+_decompress = zstandard.ZstdDecompressor().decompress
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A slice `[first_offset, next_offset)` of one log. Times are the broker's append times in milliseconds."""
+
+    log_id: str
+    first_offset: int
+    next_offset: int
+    count: int
+    first_time: int
+    max_time: int
+    counts: dict[str, int]
+    """Events that count, by type."""
+    turns: list[str]
+    ids: bytes
+    """The ids of the events that count, 16 bytes each."""
+    exceptions: list[tuple[int, Outcome, str]]
+    """Offset, outcome and reason of every record that was not simply accepted."""
+    body: bytes
+
+    def event_ids(self) -> list[str]:
+        hexadecimal = self.ids.hex()
+        return [
+            f"{one[:8]}-{one[8:12]}-{one[12:16]}-{one[16:20]}-{one[20:]}"
+            for one in (hexadecimal[start : start + 32] for start in range(0, len(hexadecimal), 32))
+        ]
+
+    def records(self) -> list[Record]:
+        return unpack(self.body)
+
+
+def pages_of(log_id: str, admitted: Sequence[Admitted], *, first_offset: int, next_offset: int) -> list[Page]:
+    """`admitted`, the records of `[first_offset, next_offset)`, cut into pages without a gap between them."""
+    cuts = [0, *_cuts(admitted), len(admitted)]
+    starts = [first_offset, *(admitted[cut].record.offset for cut in cuts[1:-1]), next_offset]
+    return [
+        _page(log_id, admitted[begin:end], first_offset=start, next_offset=following)
+        for (begin, end), (start, following) in zip(pairwise(cuts), pairwise(starts), strict=True)
+    ]
+
+
+def unpack(body: bytes) -> list[Record]:
+    return [Record(*fields) for fields in msgpack.unpackb(_decompress(body), use_list=False, raw=False)]
+
+
+def pack(records: Sequence[Record]) -> bytes:
+    packed: bytes = msgpack.packb(records)
+    return _compress(packed)
+
+
+class PageStore:
+    """The pages of one generation."""
+
+    def __init__(self, database: Database, generation: str) -> None:
+        self._pages = database[f"pages.{generation}"]
+
+    async def insert(self, pages: Iterable[Page]) -> set[str]:
+        """Inserts at most one page a log; gives the logs whose page was there already."""
+        documents = [_document(page) for page in pages]
+        try:
+            with mongo_errors():
+                await self._pages.insert_many(documents, ordered=False)
+        except BulkWriteError as error:
+            faults = error.details["writeErrors"]
+            if any(fault["code"] != _DUPLICATE_KEY for fault in faults):
+                raise
+            return {documents[fault["index"]]["_id"].partition(":")[0] for fault in faults}
+        return set()
+
+    async def read(self, log_id: str, *, first_offset: int = 0, bodies: bool = True) -> AsyncIterator[Page]:
+        """The pages that cover the log from `first_offset` on, in order, up to the first offset that none covers.
+
+        Pages may overlap while they are merged: a page can begin before the end of the one before it.
+        """
+        cursor = first_offset
+        while (start := await self._covering(log_id, cursor)) is not None:
+            for page in await self._from(log_id, start, bodies=bodies):
+                if page.first_offset > cursor:
+                    break
+                if page.next_offset > cursor:
+                    yield page
+                    cursor = page.next_offset
+
+    async def end(self, log_id: str, *, first_offset: int = 0) -> int:
+        """The first offset that no page covers, at or after `first_offset`."""
+        end = first_offset
+        async for page in self.read(log_id, first_offset=first_offset, bodies=False):
+            end = page.next_offset
+        return end
+
+    async def merge(self, log_id: str, *, first_offset: int) -> int:
+        """Merges what is small from `first_offset` on. Gives the first offset of the last page, where to go on next time."""
+        last = first_offset
+        group: list[Page] = []
+        async for page in self.read(log_id, first_offset=first_offset):
+            if group and not _fits(group, page):
+                await self._replace(group)
+                group = []
+            group.append(page)
+            last = group[0].first_offset
+        await self._replace(group)
+        return last
+
+    async def delete_log(self, log_id: str) -> None:
+        with mongo_errors():
+            await self._pages.delete_many({"_id": _range(log_id)})
+
+    async def all(self, log_id: str) -> list[Page]:
+        """Every page of a log as it is stored, also those that overlap: for `verify`."""
+        with mongo_errors():
+            return [_from_document(found) async for found in self._pages.find({"_id": _range(log_id)}).sort("_id", ASCENDING)]
+
+    async def _covering(self, log_id: str, offset: int) -> str | None:
+        """The `_id` of the page that covers `offset`: if one does, it is the last that begins at or before it."""
+        with mongo_errors():
+            found = await self._pages.find_one(
+                {"_id": _range(log_id, end=offset)}, projection={"next_offset": 1}, sort=[("_id", DESCENDING)]
+            )
+        return found["_id"] if found and found["next_offset"] > offset else None
+
+    async def _from(self, log_id: str, start: str, *, bodies: bool) -> list[Page]:
+        with mongo_errors():
+            cursor = self._pages.find({"_id": {"$gte": start, "$lt": f"{log_id};"}}, None if bodies else _NO_BODY)
+            limited = cursor.sort("_id", ASCENDING).limit(_BATCH_PAGES if bodies else _BATCH_SUMMARIES)
+            return [_from_document(found) async for found in limited]
+
+    async def _replace(self, group: list[Page]) -> None:
+        if len(group) < 2:
+            return
+        merged = _merged(group)
+        with mongo_errors():
+            answer = await self._pages.replace_one(
+                {"_id": page_id(merged.log_id, merged.first_offset), "next_offset": {"$lt": merged.next_offset}}, _document(merged)
+            )
+            if answer.modified_count:
+                # From the front, which is what the hint says: so the last page that begins before an offset covers it at
+                # every moment of the deletion.
+                inside = {
+                    "_id": {"$gt": page_id(merged.log_id, merged.first_offset), "$lt": page_id(merged.log_id, merged.next_offset)},
+                    "next_offset": {"$lte": merged.next_offset},
+                }
+                await self._pages.delete_many(inside, hint=[("_id", ASCENDING)])
+
+
+def page_id(log_id: str, offset: int) -> str:
+    # As wide as the largest offset, so that ids sort as offsets do and the primary index is the only one.
+    return f"{log_id}:{offset:019d}"
+
+
+def _range(log_id: str, *, end: int | None = None) -> dict[str, str]:
+    # ';' is the character after ':'.
+    return {"$gte": f"{log_id}:", "$lte": page_id(log_id, end)} if end is not None else {"$gte": f"{log_id}:", "$lt": f"{log_id};"}
+
+
+def _cuts(admitted: Sequence[Admitted]) -> Iterable[int]:
+    count = size = 0
+    for index, one in enumerate(admitted):
+        length = len(one.record.value or b"")
+        if count and (count == EVENTS_MAX or size + length > BYTES_MAX):
+            yield index
+            count = size = 0
+        count += 1
+        size += length
+
+
+def _page(log_id: str, admitted: Sequence[Admitted], *, first_offset: int, next_offset: int) -> Page:
+    counts: dict[str, int] = {}
+    turns: dict[str, None] = {}
+    ids: list[str] = []
+    exceptions: list[tuple[int, Outcome, str]] = []
+    for one in admitted:
+        outcome, event = one.outcome, one.event
+        if outcome != "accepted":
+            exceptions.append((one.record.offset, outcome, one.reason))
+        if event is not None and (outcome in ("accepted", "late")):
+            ids.append(event.event_id)
+            counts[event.type] = counts.get(event.type, 0) + 1
+            if event.turn_id is not None:
+                turns[event.turn_id] = None
+    records = [one.record for one in admitted]
+    times = [record.log_time for record in records]
+    return Page(
+        log_id=log_id,
+        first_offset=first_offset,
+        next_offset=next_offset,
+        count=len(records),
+        first_time=times[0] if times else 0,
+        max_time=max(times, default=0),
+        counts=counts,
+        turns=list(turns),
+        ids=bytes.fromhex("".join(ids).replace("-", "")),
+        exceptions=exceptions,
+        body=pack(records),
+    )
+
+
+def _fits(group: list[Page], page: Page) -> bool:
+    # The compressed size is what both know; it bounds the memory of whoever reads the merged page well enough.
+    return sum(one.count for one in group) + page.count <= EVENTS_MAX and sum(len(one.body) for one in group) + len(page.body) <= BYTES_MAX
+
+
+def _merged(group: list[Page]) -> Page:
+    counts: dict[str, int] = {}
+    for page in group:
+        for kind, count in page.counts.items():
+            counts[kind] = counts.get(kind, 0) + count
+    return Page(
+        log_id=group[0].log_id,
+        first_offset=group[0].first_offset,
+        next_offset=group[-1].next_offset,
+        count=sum(page.count for page in group),
+        first_time=group[0].first_time,
+        max_time=max(page.max_time for page in group),
+        counts=counts,
+        turns=list(dict.fromkeys(turn for page in group for turn in page.turns)),
+        ids=b"".join(page.ids for page in group),
+        exceptions=[exception for page in group for exception in page.exceptions],
+        body=pack([record for page in group for record in page.records()]),
+    )
+
+
+def _document(page: Page) -> dict[str, Any]:
+    return {
+        "_id": page_id(page.log_id, page.first_offset),
+        "first_offset": page.first_offset,
+        "next_offset": page.next_offset,
+        "count": page.count,
+        "first_time": page.first_time,
+        "max_time": page.max_time,
+        "counts": page.counts,
+        "turns": page.turns,
+        "ids": page.ids,
+        "exceptions": page.exceptions,
+        "body": page.body,
+    }
+
+
+def _from_document(found: dict[str, Any]) -> Page:
+    return Page(
+        log_id=found["_id"].partition(":")[0],
+        first_offset=found["first_offset"],
+        next_offset=found["next_offset"],
+        count=found["count"],
+        first_time=found["first_time"],
+        max_time=found["max_time"],
+        counts=found["counts"],
+        turns=found["turns"],
+        ids=found["ids"],
+        exceptions=[(offset, outcome, reason) for offset, outcome, reason in found["exceptions"]],
+        body=found.get("body", b""),
+    )

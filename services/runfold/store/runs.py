@@ -1,0 +1,204 @@
+"""Run states: the record of each run with the position that it includes, and whether a worker tails it."""
+
+import base64
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from pymongo import ASCENDING, DESCENDING, IndexModel, UpdateOne
+
+from runfold.store.database import Database
+from runfold.store.unavailable import mongo_errors
+from runfold_projections.run import RunRecord
+from runfold_schemas.errors import InvalidEventError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+_INDEXES = [
+    IndexModel([("agent_id", ASCENDING), ("started_us", DESCENDING), ("_id", DESCENDING)]),
+    IndexModel([("session_id", ASCENDING), ("started_us", DESCENDING), ("_id", DESCENDING)]),
+    IndexModel([("status", ASCENDING), ("started_us", DESCENDING), ("_id", DESCENDING)]),
+    IndexModel([("label_pairs", ASCENDING), ("started_us", DESCENDING), ("_id", DESCENDING)]),
+    IndexModel([("started_us", DESCENDING), ("_id", DESCENDING)]),
+    IndexModel([("partition", ASCENDING), ("active", ASCENDING)]),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A life of a run with its fold after `record.next_offset` records; the last three are the admission's state."""
+
+    log_id: str
+    partition: int
+    active: bool
+    record: RunRecord
+    opened: bool = False
+    ended: bool = False
+    last_offset: int = -1
+
+    @property
+    def run_id(self) -> str:
+        return self.record.run_id
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs to list; what is None does not restrict. Times are of `started_at`, `until` is exclusive."""
+
+    agent_id: str | None = None
+    session_id: str | None = None
+    status: str | None = None
+    labels: Mapping[str, str] | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class RunStore:
+    """The run states of one generation."""
+
+    def __init__(self, database: Database, generation: str) -> None:
+        self._runs = database[f"runs.{generation}"]
+
+    async def create_indexes(self) -> None:
+        with mongo_errors():
+            await self._runs.create_indexes(_INDEXES)
+
+    async def add(self, states: Sequence[RunState]) -> list[RunState]:
+        """Adds the runs that are not there yet; gives those that were added."""
+        if not states:
+            return []
+        operations = [UpdateOne({"_id": state.run_id}, {"$setOnInsert": _document(state)}, upsert=True) for state in states]
+        with mongo_errors():
+            answer = await self._runs.bulk_write(operations, ordered=False)
+        return [states[index] for index in answer.upserted_ids]
+
+    async def save(self, states: Iterable[RunState]) -> None:
+        """Saves each state over a lower one of the same life."""
+        operations = [
+            UpdateOne(
+                {"_id": state.run_id, "log_id": state.log_id, "next_offset": {"$lt": state.record.next_offset}}, {"$set": _fold_of(state)}
+            )
+            for state in states
+        ]
+        if operations:
+            with mongo_errors():
+                await self._runs.bulk_write(operations, ordered=False)
+
+    async def set_active(self, run_ids: Sequence[str], *, active: bool) -> None:
+        with mongo_errors():
+            await self._runs.update_many({"_id": {"$in": list(run_ids)}}, {"$set": {"active": active}})
+
+    async def get(self, run_id: str) -> RunState | None:
+        with mongo_errors():
+            found = await self._runs.find_one({"_id": run_id})
+        return _from_document(found) if found else None
+
+    async def get_many(self, run_ids: Sequence[str]) -> dict[str, RunState]:
+        with mongo_errors():
+            return {found["_id"]: _from_document(found) async for found in self._runs.find({"_id": {"$in": list(run_ids)}})}
+
+    async def active(self, partitions: Iterable[int]) -> list[RunState]:
+        """The runs of these catalog partitions that are to be tailed."""
+        with mongo_errors():
+            cursor = self._runs.find({"partition": {"$in": list(partitions)}, "active": True})
+            return [_from_document(found) async for found in cursor]
+
+    async def parked_ends(self, partitions: Iterable[int]) -> dict[str, tuple[str, int]]:
+        """Life and position of every parked run of these partitions, by run."""
+        with mongo_errors():
+            cursor = self._runs.find({"partition": {"$in": list(partitions)}, "active": False}, {"log_id": 1, "next_offset": 1})
+            return {found["_id"]: (found["log_id"], found["next_offset"]) async for found in cursor}
+
+    async def progress(self) -> AsyncIterator[tuple[str, int]]:
+        """Each run with the position of its state."""
+        with mongo_errors():
+            async for found in self._runs.find({}, {"next_offset": 1}):
+                yield found["_id"], found["next_offset"]
+
+    async def list(self, wanted: RunFilter, *, limit: int, cursor: str | None = None) -> tuple[list[RunState], str | None]:
+        """A page of runs, newest first, and the cursor of the next page. Raises `InvalidEventError` for a foreign cursor."""
+        query = _query(wanted)
+        if cursor is not None:
+            started, run_id = _read_cursor(cursor)
+            query["$or"] = [{"started_us": {"$lt": started}}, {"started_us": started, "_id": {"$lt": run_id}}]
+        with mongo_errors():
+            found = self._runs.find(query).sort([("started_us", DESCENDING), ("_id", DESCENDING)]).limit(limit + 1)
+            states = [_from_document(document) async for document in found]
+        if len(states) <= limit:
+            return states, None
+        last = states[limit - 1]
+        return states[:limit], _write_cursor(_microseconds(last.record.started_at), last.run_id)
+
+
+def _query(wanted: RunFilter) -> dict[str, Any]:
+    query: dict[str, Any] = {
+        name: value
+        for name, value in (("agent_id", wanted.agent_id), ("session_id", wanted.session_id), ("status", wanted.status))
+        if value is not None
+    }
+    if wanted.labels:
+        query["label_pairs"] = {"$all": _label_pairs(wanted.labels)}
+    times = {
+        **({"$gte": _microseconds(wanted.since)} if wanted.since else {}),
+        **({"$lt": _microseconds(wanted.until)} if wanted.until else {}),
+    }
+    if times:
+        query["started_us"] = times
+    return query
+
+
+def _document(state: RunState) -> dict[str, Any]:
+    return {"log_id": state.log_id, "partition": state.partition, "active": state.active, **_fold_of(state)}
+
+
+def _fold_of(state: RunState) -> dict[str, Any]:
+    """The record as JSON text, exact to the microsecond and for any label, beside what the indexes need of it."""
+    record = state.record
+    return {
+        "next_offset": record.next_offset,
+        "opened": state.opened,
+        "ended": state.ended,
+        "last_offset": state.last_offset,
+        "record": record.model_dump_json(),
+        "agent_id": record.agent_id,
+        "session_id": record.session_id,
+        "status": record.status,
+        "started_us": _microseconds(record.started_at),
+        "label_pairs": _label_pairs(record.labels),
+    }
+
+
+def _from_document(found: dict[str, Any]) -> RunState:
+    return RunState(
+        log_id=found["log_id"],
+        partition=found["partition"],
+        active=found["active"],
+        record=RunRecord.model_validate_json(found["record"]),
+        opened=found["opened"],
+        ended=found["ended"],
+        last_offset=found["last_offset"],
+    )
+
+
+def _label_pairs(labels: Mapping[str, str]) -> list[str]:
+    # JSON, so that no key and no value can be mistaken for another pair.
+    return [json.dumps(pair) for pair in labels.items()]
+
+
+def _microseconds(time: datetime | None) -> int:
+    return (time - _EPOCH) // _MICROSECOND if time else 0
+
+
+def _write_cursor(started_us: int, run_id: str) -> str:
+    return base64.urlsafe_b64encode(json.dumps([started_us, run_id]).encode()).decode()
+
+
+def _read_cursor(cursor: str) -> tuple[int, str]:
+    try:
+        started, run_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        return int(started), str(run_id)
+    except ValueError as error:
+        raise InvalidEventError("the cursor is not one that was given out here", field="cursor") from error

@@ -1,0 +1,115 @@
+"""What every HTTP service of ours has in common: problem documents (RFC 9457), health, and how it is run."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+
+from runfold_schemas.errors import (
+    EventTooLargeError,
+    InvalidEventError,
+    InvalidIdError,
+    NotYetVisibleError,
+    RejectedError,
+    RunConflictError,
+    RunEndedError,
+    RunfoldError,
+    RunNotFoundError,
+    UnavailableError,
+)
+
+PROBLEM_JSON = "application/problem+json"
+
+_STATUS: Mapping[type[RunfoldError], HTTPStatus] = {
+    EventTooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    InvalidEventError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    InvalidIdError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    RunNotFoundError: HTTPStatus.NOT_FOUND,
+    RunConflictError: HTTPStatus.CONFLICT,
+    RunEndedError: HTTPStatus.CONFLICT,
+    RejectedError: HTTPStatus.CONFLICT,
+    NotYetVisibleError: HTTPStatus.GATEWAY_TIMEOUT,
+    UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+Check = Callable[[], Awaitable[None]]
+"""Returns when what it checks is well, raises otherwise."""
+
+
+def problem(status: HTTPStatus, detail: str, *, type_: str = "about:blank", **members: Any) -> JSONResponse:
+    """A problem document; `members` are its extension members."""
+    content = {"type": type_, "title": status.phrase, "status": status.value, "detail": detail}
+    headers = {"Retry-After": "1"} if status is HTTPStatus.SERVICE_UNAVAILABLE else None
+    extensions = {name: value for name, value in members.items() if value is not None}
+    return JSONResponse({**content, **extensions}, status, headers, media_type=PROBLEM_JSON)
+
+
+def problem_of(error: RunfoldError, **members: Any) -> JSONResponse:
+    """The problem document of one of our errors; its facts are extension members."""
+    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), HTTPStatus.INTERNAL_SERVER_ERROR)
+    facts = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float) and value != ""}
+    name = type(error).__name__.removesuffix("Error")
+    return problem(status, str(error), type_=f"urn:runfold:problem:{name}", **{**facts, **members})
+
+
+def new_app(title: str, *, ready: Check, **options: Any) -> FastAPI:
+    """A FastAPI application whose errors are problem documents, with `/health/live`, `/health/ready` and `/metrics`."""
+    app = FastAPI(title=title, **options)
+
+    @app.exception_handler(RunfoldError)
+    async def on_error(_: Request, error: RunfoldError) -> JSONResponse:
+        return problem_of(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def on_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        fault = error.errors()[0]
+        # The first step of a location says where it was looked for: body, query, path.
+        field = ".".join(str(step) for step in fault["loc"][1:])
+        return problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{field}: {fault['msg']}" if field else fault["msg"], field=field or None)
+
+    @app.exception_handler(HTTPException)
+    async def on_http(_: Request, error: HTTPException) -> JSONResponse:
+        return problem(HTTPStatus(error.status_code), error.detail)
+
+    @app.get("/health/live", tags=["health"])
+    async def live() -> dict[str, str]:
+        """The process answers."""
+        return {"status": "ok"}
+
+    @app.get("/health/ready", tags=["health"])
+    async def is_ready() -> JSONResponse:
+        """The servers that this service needs answer."""
+        try:
+            await ready()
+        except RunfoldError as error:
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/metrics", tags=["health"])
+    async def metrics() -> PlainTextResponse:
+        """Prometheus' text format."""
+        return PlainTextResponse(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    return app
+
+
+async def serve(app: FastAPI, *, host: str, port: int) -> None:
+    """Serves until the process is told to stop (SIGTERM or Ctrl-C)."""
+    config = uvicorn.Config(app, host=host, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=5)
+    await uvicorn.Server(config).serve()
+
+
+def configure_logging(level: str) -> None:
+    """One line an entry, to standard error. The drivers say what they retry; we say what fails."""
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+

@@ -1,0 +1,114 @@
+"""The Kafka and the MongoDB that tests run on: given by the environment, in containers, or as child processes."""
+
+import asyncio
+import functools
+import gc
+import os
+import tempfile
+import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from runfold.local import LocalStack, free_port
+from runfold.local.kafka import SETTINGS
+from runfold.local.kafka_jars import KAFKA_VERSION
+from runfold.store.replica_set import REPLICA_SET, bring_up
+
+KAFKA_VARIABLE = "RUNFOLD_TEST_KAFKA"
+MONGO_VARIABLE = "RUNFOLD_TEST_MONGO"
+MONGO_IMAGE = "mongo:8.0"
+DOCKER_SECONDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Servers:
+    kafka: str
+    mongo: str
+
+
+def source() -> str:
+    """Which servers a session takes, in words for pytest's header."""
+    if given():
+        return f"{KAFKA_VARIABLE} and {MONGO_VARIABLE}"
+    return "testcontainers" if docker_answers() else "local stack (no Docker daemon answers)"
+
+
+@asynccontextmanager
+async def servers() -> AsyncIterator[Servers]:
+    if addresses := given():
+        yield addresses
+    elif docker_answers():
+        async with containers() as addresses:
+            yield addresses
+    else:
+        # Not pytest's tmp_path, which keeps the last three: a database would stay behind each time.
+        with tempfile.TemporaryDirectory(prefix="runfold-tests-", ignore_cleanup_errors=True) as folder:
+            async with LocalStack(data_dir=Path(folder)) as stack:
+                yield Servers(kafka=stack.kafka, mongo=stack.mongo)
+
+
+def given() -> Servers | None:
+    kafka, mongo = os.environ.get(KAFKA_VARIABLE), os.environ.get(MONGO_VARIABLE)
+    if bool(kafka) != bool(mongo):
+        raise RuntimeError(f"{KAFKA_VARIABLE} and {MONGO_VARIABLE} are given together or not at all")
+    return Servers(kafka=kafka, mongo=mongo) if kafka and mongo else None
+
+
+@functools.cache
+def docker_answers() -> bool:
+    import docker  # noqa: PLC0415 - of use only where no addresses are given
+
+    answers = True
+    with warnings.catch_warnings():
+        # The library leaves its socket open when nobody answers. It is collected here, once the exception that holds it
+        # is gone, and so fails no test under "warnings are errors".
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            docker.from_env(timeout=DOCKER_SECONDS).close()  # it asks the daemon for its version
+        except docker.errors.DockerException:
+            answers = False
+        gc.collect()
+    return answers
+
+
+@asynccontextmanager
+async def containers() -> AsyncIterator[Servers]:
+    """The official images. Each server has one port number inside and outside, since it tells clients its own address."""
+    from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - asks for Docker when imported
+    from testcontainers.core.wait_strategies import LogMessageWaitStrategy  # noqa: PLC0415
+
+    kafka_port, mongo_port = free_port(), free_port()
+    kafka = (
+        DockerContainer(f"apache/kafka:{KAFKA_VERSION}")
+        .with_bind_ports(kafka_port, kafka_port)
+        .waiting_for(LogMessageWaitStrategy("Kafka Server started"))
+    )
+    for name, value in kafka_environment(kafka_port).items():
+        kafka.with_env(name, value)
+    mongo = (
+        DockerContainer(MONGO_IMAGE)
+        .with_command(f"mongod --replSet {REPLICA_SET} --bind_ip_all --port {mongo_port}")
+        .with_bind_ports(mongo_port, mongo_port)
+        .waiting_for(LogMessageWaitStrategy("Waiting for connections"))
+    )
+    try:
+        await asyncio.gather(asyncio.to_thread(kafka.start), asyncio.to_thread(mongo.start))
+        await bring_up(f"127.0.0.1:{mongo_port}")
+        yield Servers(
+            kafka=f"127.0.0.1:{kafka_port}",
+            mongo=f"mongodb://127.0.0.1:{mongo_port}/?replicaSet={REPLICA_SET}",
+        )
+    finally:
+        await asyncio.gather(asyncio.to_thread(kafka.stop), asyncio.to_thread(mongo.stop))
+
+
+def kafka_environment(port: int) -> dict[str, str]:
+    """The local stack's settings, spelled as the image reads them."""
+    places = {
+        "listeners": f"PLAINTEXT://:{port},CONTROLLER://:9093",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.quorum.voters": "1@127.0.0.1:9093",
+    }
+    return {f"KAFKA_{name.upper().replace('.', '_')}": value for name, value in (SETTINGS | places).items()}
