@@ -19,7 +19,11 @@ _numbers = count()
 def event(data: Data, **envelope: Any) -> AnyEvent:
     """The event that says `data`, with whatever fields of the envelope the test cares about."""
     number = next(_numbers)
-    defaults = {"event_id": event_id(number), "run_id": "run-1", "timestamp": EPOCH + timedelta(seconds=number)}
+    defaults = {
+        "event_id": event_id(number),
+        "run_id": "run-1",
+        "timestamp": EPOCH + timedelta(seconds=number),
+    }
     return new_event(data, **(defaults | envelope))
 
 

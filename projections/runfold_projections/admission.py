@@ -24,7 +24,16 @@ from runfold_schemas.events import (
 
 Outcome = Literal["accepted", "duplicate", "rejected", "late", "undecodable"]
 
-_LIFECYCLE = (RunOpened, RunStarted, RunPaused, RunResumed, RunCompleted, RunFailed, RunCanceled, PhaseChanged)
+_LIFECYCLE = (
+    RunOpened,
+    RunStarted,
+    RunPaused,
+    RunResumed,
+    RunCompleted,
+    RunFailed,
+    RunCanceled,
+    PhaseChanged,
+)
 _TERMINAL = (RunCompleted, RunFailed, RunCanceled)
 
 
@@ -76,7 +85,10 @@ class Admission:
             return Admitted(record, "duplicate", event, "an event with this event_id is in the log before")
         if event.expected_offset is not None and event.expected_offset != self.last_offset:
             return Admitted(
-                record, "rejected", event, f"expected_offset is {event.expected_offset}, the last accepted event is at {self.last_offset}"
+                record,
+                "rejected",
+                event,
+                f"expected_offset is {event.expected_offset}, the last accepted event is at {self.last_offset}",
             )
         if isinstance(event.data, _LIFECYCLE):
             refusal = self._change_life(event.data)

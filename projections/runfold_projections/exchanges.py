@@ -75,7 +75,10 @@ class ResultPlanner:
         faults = [
             *self._nameless,
             *(_unanswered(offset, tool_id) for offset, tool_id in (self._overtaken | waiting).items()),
-            *(_orphan(offset, tool_id, called=tool_id in self._latest) for offset, tool_id in self._orphans.items()),
+            *(
+                _orphan(offset, tool_id, called=tool_id in self._latest)
+                for offset, tool_id in self._orphans.items()
+            ),
         ]
         return sorted(faults, key=lambda fault: fault.offset or 0)
 

@@ -7,7 +7,8 @@ Three ways lead to it, all through the same open assistant message (`_Assistant`
 - `LedgerStream`, for one that does not, after a first pass over the log (`exchanges`).
 
 Where parts and messages go is DESIGN, section 6. Values inside parts (a call's input, a result's content) are those that
-came in and are shared, not copied: nobody changes them.
+came in, shared and not copied: nobody changes them. Parts and messages are made the validating way throughout, because
+pydantic's `model_construct` takes twice as long.
 """
 
 from collections.abc import Iterable, Mapping
@@ -58,14 +59,21 @@ class Ledger:
         self._assistant = _Assistant()
 
     def append_thinking(
-        self, text: str = "", signature: str = "", redacted: str | None = None, index: int = 0, final: bool = False
+        self,
+        text: str = "",
+        signature: str = "",
+        redacted: str | None = None,
+        index: int = 0,
+        final: bool = False,
     ) -> None:
         """Adds a block of thinking at the head of the assistant message, behind those already there.
 
         A block with `redacted` (base64) loses text and signature. Without it, one that lacks text or signature is left
         out, because no provider takes back what it did not sign. Raises pydantic's `ValidationError` if it is no base64.
         """
-        self._assistant.think(Thinking(text=text, signature=signature, redacted=redacted, content_index=index, final=final))
+        self._assistant.think(
+            Thinking(text=text, signature=signature, redacted=redacted, content_index=index, final=final)
+        )
 
     def append_text(self, text: str) -> None:
         """Adds to what the assistant says: to the text before if nothing is between, else a new part. "" adds nothing."""
@@ -132,11 +140,16 @@ class LedgerStream:
             for draft in stream.feed(offset, event):       # and after the last event: stream.finish()
                 yield draft.message({late: await read_one(late) for late in draft.late})
 
-    It holds one exchange: an assistant message and the results that came in before the message was closed. What closes
-    it: a user or a system message; an event of the assistant with another `message_id`; and, unless its `message_id` is
-    the same, one after a result for the message. An event without `message_id` goes with the open message, and gives
-    its own to one without. Results that arrive after their message was closed are the drafts' late parts; they end no
-    other message. Results without an earlier call stand with the results of the message that is open, else alone.
+    It holds one exchange: an assistant message and the results that came while it was open. What closes the message:
+
+    - a user or a system message, and the end of the log;
+    - an event of the assistant with another `message_id`;
+    - after a result for it, an event of the assistant that has not the same `message_id`.
+
+    So the result of a fast tool does not part a message whose events carry their id. An event without an id goes by the
+    last rule alone, and a message without one takes that of the first event that has it. A result that comes after its
+    message was closed is a late part of a draft, and ends no other message. A result without an earlier call stands
+    behind the results of the message that is open, or alone.
     """
 
     def __init__(self, plan: ResultPlan) -> None:
@@ -145,7 +158,7 @@ class LedgerStream:
 
     def feed(self, offset: int, event: AnyEvent) -> tuple[Draft, ...]:
         """Takes the next event of the log and gives the messages, mostly none, that it closes, in their order."""
-        # A stream's deltas are most of a log: their kinds come first.
+        # Each case that does not match costs 0.1 us, and a stream's deltas are most of a log: they come first.
         match event.data:
             case AssistantMessage(message=text):
                 closed = self._turn_to(event.message_id)
@@ -166,7 +179,15 @@ class LedgerStream:
                 return (*self.finish(), *_drafts("user", _text(text)))
             case SystemMessage(message=text):
                 return (*self.finish(), *_drafts("system", _text(text)))
-            case PlannerNote() | TokenUsage() | PhaseChanged() | RunOpened() | RunStarted() | RunPaused() | RunResumed():
+            case (
+                PlannerNote()
+                | TokenUsage()
+                | PhaseChanged()
+                | RunOpened()
+                | RunStarted()
+                | RunPaused()
+                | RunResumed()
+            ):
                 return ()
             case RunCompleted() | RunFailed() | RunCanceled() | RunLabeled():
                 return ()
@@ -180,14 +201,14 @@ class LedgerStream:
         return drafts
 
     def _turn_to(self, message_id: str | None) -> tuple[Draft, ...]:
-        """Makes the exchange that an assistant's event belongs to the open one."""
+        """Sees to it that the open message is the one that an event of the assistant belongs to."""
         closed = () if self._exchange.takes(message_id) else self.finish()
         self._exchange.message_id = self._exchange.message_id or message_id
         return closed
 
 
 class _Exchange:
-    """An assistant message that is still open, and the results that go into the user message after it."""
+    """An assistant message that is still open, and the user message of its results."""
 
     __slots__ = ("_answers", "_calls", "_interrupted", "_orphans", "assistant", "message_id")
 
@@ -201,6 +222,7 @@ class _Exchange:
         self._orphans: list[ToolResultPart] = []
 
     def takes(self, message_id: str | None) -> bool:
+        """Whether an event of the assistant with this `message_id` is part of the message."""
         if message_id and self.message_id:
             return message_id == self.message_id
         return not self._interrupted
@@ -223,7 +245,9 @@ class _Exchange:
         said = self.assistant.parts()
         if not self._calls and not self._orphans:
             return _drafts("assistant", said)
-        answers = [plan.results[call] for calls in self._calls.values() for call in calls if call in plan.results]
+        answers = [
+            plan.results[call] for calls in self._calls.values() for call in calls if call in plan.results
+        ]
         results = (*[self._answers.get(answer, answer) for answer in answers], *self._orphans)
         late = tuple(answer for answer in answers if answer not in self._answers)
         return (*_drafts("assistant", said), *_drafts("user", results, late))
@@ -277,7 +301,9 @@ def _drafts(role: Role, parts: tuple[Part | int, ...], late: tuple[int, ...] = (
 
 def _late_result(event: AnyEvent) -> ToolResultPart:
     if not isinstance(event.data, ToolResult):
-        raise TypeError(f"event {event.event_id} is a {event.type}, the ledger needs the tool_result at its offset")
+        raise TypeError(
+            f"event {event.event_id} is a {event.type}, the ledger needs the tool_result at its offset"
+        )
     return _result_part(event.data)
 
 

@@ -139,7 +139,15 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
             return {"phase": changed.phase}
         case TokenUsage() as usage:
             return {"usage": _added(record.usage, usage)}
-        case SystemMessage() | UserMessage() | AssistantMessage() | Thinking() | ToolCall() | ToolResult() | PlannerNote():
+        case (
+            SystemMessage()
+            | UserMessage()
+            | AssistantMessage()
+            | Thinking()
+            | ToolCall()
+            | ToolResult()
+            | PlannerNote()
+        ):
             return {}
         case _:
             assert_never(event.data)

@@ -108,17 +108,17 @@ def _bedrock_results(index: int, *, declared: list[str], results: list[str]) -> 
             )
 
 
-def _strict_results(index: int, results: list[str], *, declared: list[str]) -> Iterator[Fault]:
+def _strict_results(index: int, results: list[str], *, declared: set[str]) -> Iterator[Fault]:
     for tool_id, times in Counter(results).items():
         if not tool_id:
             yield _strict(index, "result-has-id", tool_id, f"{times} tool_result without an id")
         elif tool_id not in declared:
-            yield _strict(index, "result-has-call", tool_id, f"tool_result {tool_id!r} has no tool_use in the message before")
+            yield _strict(index, "result-has-call", tool_id, f"tool_result {tool_id!r} answers no call")
         elif times > 1:
-            yield _strict(index, "one-result-per-call", tool_id, f"{times} tool_result for tool_use {tool_id!r}")
+            yield _strict(index, "one-result-per-call", tool_id, f"{times} tool_result for {tool_id!r}")
 
 
-def _strict_calls(index: int, calls: list[str], *, answered: list[str]) -> Iterator[Fault]:
+def _strict_calls(index: int, calls: list[str], *, answered: set[str]) -> Iterator[Fault]:
     for tool_id, times in Counter(calls).items():
         if not tool_id:
             yield _strict(index, "call-has-id", tool_id, f"{times} tool_use without an id")
@@ -126,26 +126,26 @@ def _strict_calls(index: int, calls: list[str], *, answered: list[str]) -> Itera
         if times > 1:
             yield _strict(index, "call-id-unique", tool_id, f"{times} tool_use with the id {tool_id!r}")
         if tool_id not in answered:
-            yield _strict(index, "call-has-result", tool_id, f"tool_use {tool_id!r} has no tool_result in the next message")
+            yield _strict(index, "call-has-result", tool_id, f"tool_use {tool_id!r} has no result")
 
 
 def _strict(index: int, rule: Rule, tool_id: str, text: str) -> Fault:
     return Fault(rule=rule, text=text, message_index=index, tool_use_id=tool_id)
 
 
-def _calls_before(messages: Sequence[Message], index: int) -> list[str]:
+def _calls_before(messages: Sequence[Message], index: int) -> set[str]:
     """The calls that the message at `index` may answer."""
     if index == 0 or messages[index].role != "user" or messages[index - 1].role != "assistant":
-        return []
-    return _calls(messages[index - 1])
+        return set()
+    return set(_calls(messages[index - 1]))
 
 
-def _results_after(messages: Sequence[Message], index: int) -> list[str]:
-    """The results that may answer the message at `index`: those that may be its answers by `_calls_before`."""
+def _results_after(messages: Sequence[Message], index: int) -> set[str]:
+    """The results that may answer the message at `index`."""
     following = index + 1
     if following == len(messages) or not _calls_before(messages, following):
-        return []
-    return _results(messages[following])
+        return set()
+    return set(_results(messages[following]))
 
 
 def _calls(message: Message) -> list[str]:

@@ -28,7 +28,7 @@ class Record(NamedTuple):
 _EVENTS: Final[TypeAdapter[AnyEvent]] = TypeAdapter(Annotated[AnyEvent, Field(discriminator="type")])
 
 TYPE_OF: Final[dict[type[Data], str]] = {
-    event.model_fields["data"].annotation: get_args(event.model_fields["type"].annotation)[0]  # type: ignore[misc]  # annotations are `Any` to mypy
+    event.model_fields["data"].annotation: get_args(event.model_fields["type"].annotation)[0]
     for event in get_args(AnyEvent)
 }
 """The kind's name of each class of data."""
@@ -58,7 +58,8 @@ def encode(event: AnyEvent) -> bytes:
         raise InvalidEventError(f"the event is not JSON: {error}", field="data") from error
     if not survives:
         raise InvalidEventError(
-            "the event would change on its way through JSON: use lists, string keys and finite numbers only", field="data"
+            "the event would change on its way through JSON: use lists, string keys and finite numbers only",
+            field="data",
         )
     return value
 
@@ -77,7 +78,9 @@ def decode_record(record: Record) -> AnyEvent:
     """The event in a record, provided that its headers do not contradict it. Raises `UndecodableError`."""
     event = decode(record.value)
     for name, value in record.headers:
-        if (name == "ce_id" and value != event.event_id.encode()) or (name == "ce_type" and value != event.type.encode()):
+        if (name == "ce_id" and value != event.event_id.encode()) or (
+            name == "ce_type" and value != event.type.encode()
+        ):
             raise UndecodableError(f"header {name} is {value!r}, the event says otherwise")
     return event
 
@@ -98,7 +101,9 @@ def event_types(names: Iterable[str]) -> frozenset[str]:
     """`names` if each is a kind of event, else `InvalidEventError`."""
     unknown = sorted(set(names) - TYPES)
     if unknown:
-        raise InvalidEventError(f"unknown event type {unknown[0]!r}; known are {', '.join(sorted(TYPES))}", field="type")
+        raise InvalidEventError(
+            f"unknown event type {unknown[0]!r}; known are {', '.join(sorted(TYPES))}", field="type"
+        )
     return frozenset(names)
 
 

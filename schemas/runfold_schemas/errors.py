@@ -35,7 +35,9 @@ class EventTooLargeError(InvalidEventError):
     """An event or a batch that the topic would refuse. Sizes are bytes."""
 
     def __init__(self, *, size: int, limit: int) -> None:
-        super().__init__(f"the record is {size:,} bytes long, the limit is {limit:,}: keep large content elsewhere and publish a reference")
+        super().__init__(
+            f"the record is {size:,} bytes long, the limit is {limit:,}: keep large content elsewhere and publish a reference"
+        )
         self.size = size
         self.limit = limit
 
@@ -96,7 +98,9 @@ class NotYetVisibleError(RunfoldError):
     retriable = True
 
     def __init__(self, run_id: str, *, min_offset: int, timeout_seconds: float) -> None:
-        super().__init__(f"run {run_id!r} was not projected to offset {min_offset} within {timeout_seconds} s: retry, or read with source=log")
+        super().__init__(
+            f"run {run_id!r} was not projected to offset {min_offset} within {timeout_seconds} s: retry, or read with source=log"
+        )
         self.run_id = run_id
         self.min_offset = min_offset
         self.timeout_seconds = timeout_seconds

@@ -47,7 +47,11 @@ class Topics:
 
     def __init__(self, prefix: str = "runfold") -> None:
         if not _PREFIX.fullmatch(prefix):
-            raise InvalidIdError(f"the topic prefix {prefix!r} is not 1 to 32 of A-Z, a-z, 0-9 and -", name="prefix", value=prefix)
+            raise InvalidIdError(
+                f"the topic prefix {prefix!r} is not 1 to 32 of A-Z, a-z, 0-9 and -",
+                name="prefix",
+                value=prefix,
+            )
         self.prefix = prefix
         self.catalog = f"{prefix}.runs"
         self.dead_letters = f"{prefix}.dead-letters"
@@ -77,9 +81,13 @@ def check_id(value: str, *, name: str) -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        raise InvalidIdError(f"{name} is not valid Unicode: {error.reason}", name=name, value=repr(value)) from error
+        raise InvalidIdError(
+            f"{name} is not valid Unicode: {error.reason}", name=name, value=repr(value)
+        ) from error
     if not 0 < size <= ID_BYTES_MAX:
-        raise InvalidIdError(f"{name} has {size} bytes; 1 to {ID_BYTES_MAX} are allowed", name=name, value=value)
+        raise InvalidIdError(
+            f"{name} has {size} bytes; 1 to {ID_BYTES_MAX} are allowed", name=name, value=value
+        )
     if "\0" in value:
         raise InvalidIdError(f"{name} holds a NUL", name=name, value=value)
     return value

@@ -23,7 +23,13 @@ from runfold.log.settings import LogSettings
 from runfold_projections.admission import Admission, Admitted
 from runfold_projections.ledger import build_messages_from_events
 from runfold_schemas.codec import encode, headers, new_event
-from runfold_schemas.errors import EventTooLargeError, RejectedError, RunConflictError, RunEndedError, RunNotFoundError
+from runfold_schemas.errors import (
+    EventTooLargeError,
+    RejectedError,
+    RunConflictError,
+    RunEndedError,
+    RunNotFoundError,
+)
 from runfold_schemas.events import (
     AnyEvent,
     Data,
@@ -63,6 +69,11 @@ class Runfold:
         self._publisher: Publisher
         self.admin: LogAdmin
         self.catalog: CatalogView
+
+    @classmethod
+    def of(cls, settings: LogSettings) -> Self:
+        """A connection with settings that are there already, as the services have them."""
+        return cls(**dict(settings))
 
     async def __aenter__(self) -> Self:
         try:
@@ -113,7 +124,9 @@ class Runfold:
             check_id(session_id, name="session_id")
         standing = await self.catalog.lookup(check_id(run_id, name="run_id")) if run_id is not None else None
         if standing is None:
-            opened = Life(run_id=run_id or str(uuid7()), log_id=new_log_id(), agent_id=agent_id, session_id=session_id)
+            opened = Life(
+                run_id=run_id or str(uuid7()), log_id=new_log_id(), agent_id=agent_id, session_id=session_id
+            )
             opening = RunOpened(
                 agent_id=agent_id,
                 log_id=opened.log_id,
@@ -128,7 +141,9 @@ class Runfold:
                 return Run(self, self._publisher, opened, turn_id=turn_id, awake=True)
             await self.admin.delete_topics([self.topics.run(opened.run_id, opened.log_id)])
         if standing.agent_id != agent_id or (session_id is not None and standing.session_id != session_id):
-            raise RunConflictError(standing.run_id, agent_id=standing.agent_id, session_id=standing.session_id)
+            raise RunConflictError(
+                standing.run_id, agent_id=standing.agent_id, session_id=standing.session_id
+            )
         return Run(self, self._publisher, standing, turn_id=turn_id)
 
     async def get_run(self, run_id: str, *, turn_id: str | None = None) -> "Run":
@@ -141,13 +156,19 @@ class Runfold:
     async def session_runs(self, session_id: str) -> list["Run"]:
         """The runs of a session, in the order of their opening. Reads the whole catalog."""
         await self.catalog.follow_all()
-        lives = sorted((life for life in self.catalog.lives() if life.session_id == session_id), key=lambda life: life.log_id)
+        lives = sorted(
+            (life for life in self.catalog.lives() if life.session_id == session_id),
+            key=lambda life: life.log_id,
+        )
         return [Run(self, self._publisher, life) for life in lives]
 
     async def runs(self) -> list["Run"]:
         """All runs, in the order of their opening. Reads the whole catalog."""
         await self.catalog.follow_all()
-        return [Run(self, self._publisher, life) for life in sorted(self.catalog.lives(), key=lambda life: life.log_id)]
+        return [
+            Run(self, self._publisher, life)
+            for life in sorted(self.catalog.lives(), key=lambda life: life.log_id)
+        ]
 
     async def _open_log(self, life: Life, opening: RunOpened, *, turn_id: str | None) -> None:
         topic = self.topics.run(life.run_id, life.log_id)
@@ -156,8 +177,12 @@ class Runfold:
         )
         await self.admin.create_run_topic(topic)
         await self._publisher.prime([topic])
-        await self._publisher.wait(await self._publisher.send(topic, outgoing(event, source=self.settings.source)))
-        announced = await self._publisher.send(self.topics.catalog, life_record(life), partition=partition_of(life.run_id))
+        await self._publisher.wait(
+            await self._publisher.send(topic, outgoing(event, source=self.settings.source))
+        )
+        announced = await self._publisher.send(
+            self.topics.catalog, life_record(life), partition=partition_of(life.run_id)
+        )
         await self._publisher.wait(announced)
 
 
@@ -165,7 +190,13 @@ class Run:
     """One run, to publish to and to read back. Get it from `Runfold.open_run`, `Runfold.run` or `Runfold.get_run`."""
 
     def __init__(
-        self, runfold: Runfold, publisher: Publisher, life: Life, *, turn_id: str | None = None, awake: bool = False
+        self,
+        runfold: Runfold,
+        publisher: Publisher,
+        life: Life,
+        *,
+        turn_id: str | None = None,
+        awake: bool = False,
     ) -> None:
         self._settings = runfold.settings
         self._catalog = runfold.catalog
@@ -224,7 +255,9 @@ class Run:
         """
         return await (await self._post(data, late=late, **envelope))
 
-    async def send(self, data: Data | AnyEvent, *, late: bool = False, **envelope: Any) -> asyncio.Task[Position]:
+    async def send(
+        self, data: Data | AnyEvent, *, late: bool = False, **envelope: Any
+    ) -> asyncio.Task[Position]:
         """As `publish`, but returns once the event is on its way: await the task, or `flush`, for its position."""
         return self._tracked(await self._post(data, late=late, **envelope))
 
@@ -301,7 +334,9 @@ class Run:
         self._ended = True
         return position
 
-    async def _post(self, data: Data | AnyEvent, *, late: bool, **envelope: Any) -> Coroutine[Any, Any, Position]:
+    async def _post(
+        self, data: Data | AnyEvent, *, late: bool, **envelope: Any
+    ) -> Coroutine[Any, Any, Position]:
         """Sends one event; the coroutine that comes back waits for its position."""
         event = self._checked(data, late=late, **envelope)
         record = outgoing(event, source=self._settings.source)
@@ -334,7 +369,9 @@ class Run:
 
     async def _check_outcomes(self, events: list[AnyEvent], *, first_offset: int) -> None:
         """An acknowledgement right after `expected_offset` means accepted; otherwise the log is asked."""
-        if all(event.expected_offset in (None, first_offset + index - 1) for index, event in enumerate(events)):
+        if all(
+            event.expected_offset in (None, first_offset + index - 1) for index, event in enumerate(events)
+        ):
             return
         async for admitted in self.history(first_offset=first_offset, end=first_offset + len(events)):
             if admitted.outcome == "rejected":
@@ -346,7 +383,9 @@ class Run:
 
     async def _ring(self) -> None:
         self._awake_since = time.monotonic()
-        await self._publisher.send(self._catalog_topic, bell_record(self.run_id), partition=partition_of(self.run_id))
+        await self._publisher.send(
+            self._catalog_topic, bell_record(self.run_id), partition=partition_of(self.run_id)
+        )
 
 
 def outgoing(event: AnyEvent, *, source: str) -> Outgoing:

@@ -11,7 +11,13 @@ _VARIANT = 0b10 << 62
 def uuid7() -> uuid.UUID:
     milliseconds = time.time_ns() // 1_000_000
     random = int.from_bytes(os.urandom(10))
-    return uuid.UUID(int=milliseconds << 80 | _VERSION_7 | (random >> 68 << 64) & (0xFFF << 64) | _VARIANT | random & (1 << 62) - 1)
+    return uuid.UUID(
+        int=milliseconds << 80
+        | _VERSION_7
+        | (random >> 68 << 64) & (0xFFF << 64)
+        | _VARIANT
+        | random & (1 << 62) - 1
+    )
 
 
 def new_event_id() -> str:

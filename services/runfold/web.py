@@ -53,8 +53,15 @@ def problem(status: HTTPStatus, detail: str, *, type_: str = "about:blank", **me
 
 def problem_of(error: RunfoldError, **members: Any) -> JSONResponse:
     """The problem document of one of our errors; its facts are extension members."""
-    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), HTTPStatus.INTERNAL_SERVER_ERROR)
-    facts = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float) and value != ""}
+    status = next(
+        (status for kind, status in _STATUS.items() if isinstance(error, kind)),
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+    )
+    facts = {
+        name: value
+        for name, value in vars(error).items()
+        if isinstance(value, str | int | float) and value != ""
+    }
     name = type(error).__name__.removesuffix("Error")
     return problem(status, str(error), type_=f"urn:runfold:problem:{name}", **{**facts, **members})
 
@@ -72,7 +79,11 @@ def new_app(title: str, *, ready: Check, **options: Any) -> FastAPI:
         fault = error.errors()[0]
         # The first step of a location says where it was looked for: body, query, path.
         field = ".".join(str(step) for step in fault["loc"][1:])
-        return problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{field}: {fault['msg']}" if field else fault["msg"], field=field or None)
+        return problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            f"{field}: {fault['msg']}" if field else fault["msg"],
+            field=field or None,
+        )
 
     @app.exception_handler(HTTPException)
     async def on_http(_: Request, error: HTTPException) -> JSONResponse:
@@ -102,7 +113,9 @@ def new_app(title: str, *, ready: Check, **options: Any) -> FastAPI:
 
 async def serve(app: FastAPI, *, host: str, port: int) -> None:
     """Serves until the process is told to stop (SIGTERM or Ctrl-C)."""
-    config = uvicorn.Config(app, host=host, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app, host=host, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=5
+    )
     await uvicorn.Server(config).serve()
 
 
@@ -111,5 +124,3 @@ def configure_logging(level: str) -> None:
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-
-

@@ -45,9 +45,13 @@ class LogAdmin:
         """Raises `ConfigurationError` where a client's metadata refresh could bring a deleted topic back."""
         with kafka_errors():
             broker = (await self._client.describe_cluster())["brokers"][0]["node_id"]
-            resource = ConfigResource(ConfigResourceType.BROKER, str(broker), {"auto.create.topics.enable": None})
+            resource = ConfigResource(
+                ConfigResourceType.BROKER, str(broker), {"auto.create.topics.enable": None}
+            )
             answers = await self._client.describe_configs([resource])
-        values = {entry[0]: entry[1] for answer in answers for found in answer.resources for entry in found[4]}
+        values = {
+            entry[0]: entry[1] for answer in answers for found in answer.resources for entry in found[4]
+        }
         if values.get("auto.create.topics.enable") == "true":
             raise ConfigurationError(
                 "the Kafka broker has auto.create.topics.enable=true: a client's metadata refresh would recreate deleted topics"
@@ -64,7 +68,9 @@ class LogAdmin:
             [
                 self._new_topic(self._topics.catalog, partitions=CATALOG_PARTITIONS, config=catalog),
                 self._new_topic(
-                    self._topics.dead_letters, partitions=1, config={**everlasting, "max.message.bytes": str(DEAD_LETTER_BYTES_MAX)}
+                    self._topics.dead_letters,
+                    partitions=1,
+                    config={**everlasting, "max.message.bytes": str(DEAD_LETTER_BYTES_MAX)},
                 ),
             ]
         )
@@ -106,7 +112,12 @@ class LogAdmin:
                     created.set_exception(failure)
 
     def _run_topic(self, name: str) -> NewTopic:
-        config = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": str(RECORD_BYTES_MAX)}
+        config = {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "max.message.bytes": str(RECORD_BYTES_MAX),
+        }
         return self._new_topic(name, partitions=1, config=config)
 
     def _new_topic(self, name: str, *, partitions: int, config: dict[str, str]) -> NewTopic:
@@ -128,4 +139,6 @@ class LogAdmin:
         for name, code, *message in answer.topic_errors:
             error: type[KafkaError] = for_code(code)
             if error not in (NoError, TopicAlreadyExistsError):
-                raise UnavailableError("Kafka", reason=f"topic {name} was not created: {error.__name__} {message}")
+                raise UnavailableError(
+                    "Kafka", reason=f"topic {name} was not created: {error.__name__} {message}"
+                )

@@ -132,11 +132,17 @@ class CatalogView:
     async def _read_to(self, partition: int, end: int) -> None:
         try:
             async with asyncio.timeout(self._timeout_seconds), self._moved:
-                await self._moved.wait_for(lambda: self._failure is not None or self._positions[partition] >= end)
+                await self._moved.wait_for(
+                    lambda: self._failure is not None or self._positions[partition] >= end
+                )
         except TimeoutError as error:
-            raise UnavailableError("Kafka", reason=f"the catalog was not read to offset {end} in time") from error
+            raise UnavailableError(
+                "Kafka", reason=f"the catalog was not read to offset {end} in time"
+            ) from error
         if self._failure is not None:
-            raise UnavailableError("Kafka", reason=f"the catalog cannot be read: {self._failure}") from self._failure
+            raise UnavailableError(
+                "Kafka", reason=f"the catalog cannot be read: {self._failure}"
+            ) from self._failure
 
     async def _read(self) -> None:
         try:

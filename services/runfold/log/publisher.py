@@ -72,7 +72,10 @@ class Publisher:
         producer = await self._healthy()
         batch = producer.create_batch()
         for record in records:
-            if batch.append(key=record.key, value=record.value, timestamp=None, headers=list(record.headers)) is None:
+            if (
+                batch.append(key=record.key, value=record.value, timestamp=None, headers=list(record.headers))
+                is None
+            ):
                 raise EventTooLargeError(size=sum(map(record_size, records)), limit=RECORD_BYTES_MAX)
         batch.close()
         with kafka_errors():
@@ -118,7 +121,11 @@ class Publisher:
 
 def record_size(record: Outgoing) -> int:
     """An upper bound of the record's size in a batch, in bytes, the batch's own header included."""
-    return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(record.key or b"", record.value or b"", record.headers))
+    return int(
+        DefaultRecordBatchBuilder.estimate_size_in_bytes(
+            record.key or b"", record.value or b"", record.headers
+        )
+    )
 
 
 async def _start_producer(settings: LogSettings) -> AIOKafkaProducer:

@@ -15,7 +15,9 @@ from runfold_schemas.errors import UnavailableError
 _WAIT_MS = 500
 
 
-async def read(settings: LogSettings, topic: str, *, first_offset: int = 0, end: int | None = None) -> AsyncIterator[list[Record]]:
+async def read(
+    settings: LogSettings, topic: str, *, first_offset: int = 0, end: int | None = None
+) -> AsyncIterator[list[Record]]:
     """The records of `topic` in order, as they come from the broker, from `first_offset` to `end` (exclusive; by default
     the end of the topic as it is now). Raises `UnavailableError` when nothing comes for the publish timeout.
     """

@@ -1,6 +1,5 @@
 """Kafka's own errors, told as ours."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,5 +13,5 @@ def kafka_errors() -> Iterator[None]:
     """Raises `UnavailableError` for whatever the driver or a deadline raises inside."""
     try:
         yield
-    except (KafkaError, TimeoutError, asyncio.TimeoutError, OSError) as error:
+    except (KafkaError, TimeoutError, OSError) as error:
         raise UnavailableError("Kafka", reason=str(error) or type(error).__name__) from error

@@ -99,7 +99,9 @@ async def load(pages: PageStore, state: RunState, topic: str) -> tuple[ActiveRun
         seen += _ids_before(page, position)
     run = ActiveRun(state, topic, seen=seen, max_time=max_time)
     for page in tail:
-        admitted = [run.admission.admit(record) for record in page.records() if record.offset >= run.next_offset]
+        admitted = [
+            run.admission.admit(record) for record in page.records() if record.offset >= run.next_offset
+        ]
         run.record = fold(run.record, admitted).model_copy(update={"next_offset": page.next_offset})
     run.small_pages = small_pages
     return run, run.admission.ended and not state.ended
@@ -109,5 +111,7 @@ def _ids_before(page: Page, position: int) -> list[str]:
     """The ids of a page that the saved state ends within, up to there: a merge can make such a page."""
     exceptions = {offset for offset, outcome, _ in page.exceptions if outcome != "late"}
     return [
-        decode(record.value).event_id for record in page.records() if record.offset < position and record.offset not in exceptions
+        decode(record.value).event_id
+        for record in page.records()
+        if record.offset < position and record.offset not in exceptions
     ]

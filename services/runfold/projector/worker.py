@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from runfold.log.admin import LogAdmin
 from runfold.log.catalog import Bell, Life, partition_of
@@ -46,9 +46,18 @@ _log = logging.getLogger(__name__)
 
 class Worker:
     def __init__(
-        self, settings: Settings, *, tail: Tail, ends: LogEnds, writer: Writer, pages: PageStore, runs: RunStore
+        self,
+        settings: Settings,
+        generation: str,
+        *,
+        tail: Tail,
+        ends: LogEnds,
+        writer: Writer,
+        pages: PageStore,
+        runs: RunStore,
     ) -> None:
         self._settings = settings
+        self._generation = generation
         self._log_settings = settings.log("runfold/projector")
         self._topics = Topics(settings.prefix)
         self._tail = tail
@@ -81,7 +90,7 @@ class Worker:
         """Active runs that are not yet at the end of their log."""
         return len(self._backlog) + len(self._catching_up)
 
-    async def work(self, generation: str) -> None:
+    async def work(self) -> None:
         """Endless. Raises `UnavailableError` (in a group) when Kafka or MongoDB fails."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
@@ -90,7 +99,7 @@ class Worker:
             tasks.create_task(self._park_quiet())
             tasks.create_task(self._sweep())
             async with catalog_group(
-                self._settings, generation, on_assigned=self._assigned, on_entries=self._take_entries
+                self._settings, self._generation, on_assigned=self._assigned, on_entries=self._take_entries
             ):
                 await asyncio.Event().wait()
 
@@ -104,7 +113,9 @@ class Worker:
 
     async def _change_ownership(self, gained: set[int]) -> None:
         async with self._membership:
-            for run in [run for run in self._active.values() if run.catalog_partition not in self._partitions]:
+            for run in [
+                run for run in self._active.values() if run.catalog_partition not in self._partitions
+            ]:
                 self._drop(run)
             states = await self._runs.active(gained & self._partitions)
             await self._activate([state for state in states if state.run_id not in self._active])
@@ -234,7 +245,11 @@ class Worker:
         while True:
             await asyncio.sleep(min(_PARK_LOOK_SECONDS, self._settings.park_seconds / 4))
             before = time.monotonic() - self._settings.park_seconds
-            quiet = [run for run in self._active.values() if run.quiet_since < before and self._tail.lag(run.at) == 0]
+            quiet = [
+                run
+                for run in self._active.values()
+                if run.quiet_since < before and self._tail.lag(run.at) == 0
+            ]
             if quiet:
                 async with self._membership:
                     await self._park([run for run in quiet if self._active.get(run.run_id) is run])
@@ -269,15 +284,25 @@ class Worker:
     async def _sweep_parked(self, topics: dict[str, RunTopic]) -> None:
         parked = await self._runs.parked_ends(self._partitions)
         positions = {
-            name: parked[life.run_id][1] for name, life in topics.items() if parked.get(life.run_id, ("",))[0] == life.log_id
+            name: parked[life.run_id][1]
+            for name, life in topics.items()
+            if parked.get(life.run_id, ("",))[0] == life.log_id
         }
         ends = await self._ends.ends(positions)
-        await self._wake([topics[name].run_id for name, position in positions.items() if ends[name] > position])
+        await self._wake(
+            [topics[name].run_id for name, position in positions.items() if ends[name] > position]
+        )
 
     async def _sweep_unannounced(self, topics: dict[str, RunTopic]) -> None:
         """Announces runs whose opener did not: it crashed, or does not know the catalog."""
-        known = await self._runs.get_many([life.run_id for life in topics.values() if life.run_id not in self._active])
-        unknown = {name for name, life in topics.items() if life.run_id not in known and life.run_id not in self._active}
+        known = await self._runs.get_many(
+            [life.run_id for life in topics.values() if life.run_id not in self._active]
+        )
+        unknown = {
+            name
+            for name, life in topics.items()
+            if life.run_id not in known and life.run_id not in self._active
+        }
         for name in sorted(unknown & self._unannounced):
             await self._announce_from_log(name, topics[name])
         # An opener may be between its topic and its announcement: what is unknown is looked at in the next sweep.
@@ -303,21 +328,25 @@ class Worker:
 
 
 @asynccontextmanager
-async def connect_worker(settings: Settings, database: Database, generation: str) -> AsyncIterator[Worker]:
-    """A worker with its connections to the log; `worker.work(generation)` starts it."""
+async def connect_worker(
+    settings: Settings, database: Database, generation: str, *, publishing: bool = True
+) -> AsyncIterator[Worker]:
+    """A worker on one generation with its connections to the log; `work` starts it.
+
+    One that is not `publishing` writes to MongoDB only: a rebuild buries and announces nothing a second time.
+    """
     log = settings.log("runfold/projector")
     runs, pages = RunStore(database, generation), PageStore(database, generation)
-    async with (
-        LogAdmin.connect(log) as admin,
-        Publisher.connect(log) as publisher,
-        Tail.connect(log) as tail,
-        LogEnds.connect(log) as ends,
-    ):
+    async with AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(LogAdmin.connect(log))
         await admin.check_broker()
         await admin.create_shared_topics()
         await runs.create_indexes()
+        publisher = await stack.enter_async_context(Publisher.connect(log)) if publishing else None
+        tail = await stack.enter_async_context(Tail.connect(log))
+        ends = await stack.enter_async_context(LogEnds.connect(log))
         writer = Writer(Topics(settings.prefix), publisher, pages, runs)
-        yield Worker(settings, tail=tail, ends=ends, writer=writer, pages=pages, runs=runs)
+        yield Worker(settings, generation, tail=tail, ends=ends, writer=writer, pages=pages, runs=runs)
 
 
 def _unfolded(life: Life) -> RunState:
@@ -328,5 +357,9 @@ def _unfolded(life: Life) -> RunState:
 def _life_of(state: RunState) -> Life:
     record = state.record
     return Life(
-        run_id=state.run_id, log_id=state.log_id, agent_id=record.agent_id, session_id=record.session_id, ended=state.ended
+        run_id=state.run_id,
+        log_id=state.log_id,
+        agent_id=record.agent_id,
+        session_id=record.session_id,
+        ended=state.ended,
     )

@@ -21,7 +21,9 @@ _SAVE_SHARE = 0.2
 
 
 class Writer:
-    def __init__(self, topics: Topics, publisher: Publisher, pages: PageStore, runs: RunStore) -> None:
+    """`publisher` is None for a rebuild: what it folds was told to Kafka when it was first folded."""
+
+    def __init__(self, topics: Topics, publisher: Publisher | None, pages: PageStore, runs: RunStore) -> None:
         self._topics = topics
         self._publisher = publisher
         self._pages = pages
@@ -35,7 +37,9 @@ class Writer:
         await self._bury([(one.run, bad) for one in batch for bad in one.undecodable])
         beaten: set[str] = set()
         for turn in range(max((len(one.pages) for one in batch), default=0)):
-            pages = [one.pages[turn] for one in batch if turn < len(one.pages) and one.run.log_id not in beaten]
+            pages = [
+                one.pages[turn] for one in batch if turn < len(one.pages) and one.run.log_id not in beaten
+            ]
             beaten |= await self._pages.insert(pages)
         written = [one for one in batch if one.run.log_id not in beaten]
         await self.announce_ended([one.run for one in written if one.ended])
@@ -52,12 +56,20 @@ class Writer:
         """Tells publishers, by the catalog, that these lives are over."""
         for run in runs:
             life = Life(
-                run_id=run.run_id, log_id=run.log_id, agent_id=run.record.agent_id, session_id=run.record.session_id, ended=True
+                run_id=run.run_id,
+                log_id=run.log_id,
+                agent_id=run.record.agent_id,
+                session_id=run.record.session_id,
+                ended=True,
             )
             await self.announce(life)
 
     async def announce(self, life: Life) -> None:
-        ack = await self._publisher.send(self._topics.catalog, life_record(life), partition=partition_of(life.run_id))
+        if self._publisher is None:
+            return
+        ack = await self._publisher.send(
+            self._topics.catalog, life_record(life), partition=partition_of(life.run_id)
+        )
         await self._publisher.wait(ack)
 
     async def save_states(self) -> None:
@@ -79,8 +91,11 @@ class Writer:
         return run.small_pages >= MERGE_AT
 
     async def _bury(self, undecodable: Sequence[tuple[ActiveRun, Admitted]]) -> None:
+        if self._publisher is None:
+            return
         acks = [
-            await self._publisher.send(self._topics.dead_letters, dead_letter(run.topic, admitted)) for run, admitted in undecodable
+            await self._publisher.send(self._topics.dead_letters, dead_letter(run.topic, admitted))
+            for run, admitted in undecodable
         ]
         for ack in acks:
             await self._publisher.wait(ack)

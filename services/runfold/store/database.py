@@ -28,7 +28,11 @@ async def connect(url: str, database: str, *, client: Any = None) -> AsyncIterat
     position that is read here may decide where a writer goes on.
     """
     opened = (client or CLIENT)(
-        url, serverSelectionTimeoutMS=_TIMEOUT_MS, connectTimeoutMS=_TIMEOUT_MS, socketTimeoutMS=30_000, tz_aware=True
+        url,
+        serverSelectionTimeoutMS=_TIMEOUT_MS,
+        connectTimeoutMS=_TIMEOUT_MS,
+        socketTimeoutMS=30_000,
+        tz_aware=True,
     )
     try:
         with mongo_errors():

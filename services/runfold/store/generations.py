@@ -43,7 +43,9 @@ class Generations:
     async def switch(self, *, old: str | None, new: str) -> bool:
         """Makes `new` the generation that is read; False if it was not `old` any more."""
         with mongo_errors():
-            answer = await self._pointers.update_one({"_id": _POINTER, "current": old}, {"$set": {"current": new}})
+            answer = await self._pointers.update_one(
+                {"_id": _POINTER, "current": old}, {"$set": {"current": new}}
+            )
         return bool(answer.modified_count)
 
     async def drop(self, generation: str) -> None:
@@ -53,6 +55,13 @@ class Generations:
                 with mongo_errors():
                     await self._database.drop_collection(name)
 
+    async def drop_all(self) -> None:
+        """Throws all projections away; the projector begins a new generation from the log."""
+        with mongo_errors():
+            await self._pointers.drop()
+        for generation in await self.others():
+            await self.drop(generation)
+
     async def others(self) -> list[str]:
         """Generations that have collections and are not read: left by a rebuild that did not finish."""
         current = await self.current()
@@ -60,7 +69,11 @@ class Generations:
 
     async def _collections(self) -> list[str]:
         with mongo_errors():
-            return [name for name in await self._database.list_collection_names() if name.startswith(("pages.", "runs."))]
+            return [
+                name
+                for name in await self._database.list_collection_names()
+                if name.startswith(("pages.", "runs."))
+            ]
 
 
 def new_generation() -> str:

@@ -145,7 +145,10 @@ class PageStore:
     async def all(self, log_id: str) -> list[Page]:
         """Every page of a log as it is stored, also those that overlap: for `verify`."""
         with mongo_errors():
-            return [_from_document(found) async for found in self._pages.find({"_id": _range(log_id)}).sort("_id", ASCENDING)]
+            return [
+                _from_document(found)
+                async for found in self._pages.find({"_id": _range(log_id)}).sort("_id", ASCENDING)
+            ]
 
     async def _covering(self, log_id: str, offset: int) -> str | None:
         """The `_id` of the page that covers `offset`: if one does, it is the last that begins at or before it."""
@@ -157,7 +160,9 @@ class PageStore:
 
     async def _from(self, log_id: str, start: str, *, bodies: bool) -> list[Page]:
         with mongo_errors():
-            cursor = self._pages.find({"_id": {"$gte": start, "$lt": f"{log_id};"}}, None if bodies else _NO_BODY)
+            cursor = self._pages.find(
+                {"_id": {"$gte": start, "$lt": f"{log_id};"}}, None if bodies else _NO_BODY
+            )
             limited = cursor.sort("_id", ASCENDING).limit(_BATCH_PAGES if bodies else _BATCH_SUMMARIES)
             return [_from_document(found) async for found in limited]
 
@@ -167,13 +172,20 @@ class PageStore:
         merged = _merged(group)
         with mongo_errors():
             answer = await self._pages.replace_one(
-                {"_id": page_id(merged.log_id, merged.first_offset), "next_offset": {"$lt": merged.next_offset}}, _document(merged)
+                {
+                    "_id": page_id(merged.log_id, merged.first_offset),
+                    "next_offset": {"$lt": merged.next_offset},
+                },
+                _document(merged),
             )
             if answer.modified_count:
                 # From the front, which is what the hint says: so the last page that begins before an offset covers it at
                 # every moment of the deletion.
                 inside = {
-                    "_id": {"$gt": page_id(merged.log_id, merged.first_offset), "$lt": page_id(merged.log_id, merged.next_offset)},
+                    "_id": {
+                        "$gt": page_id(merged.log_id, merged.first_offset),
+                        "$lt": page_id(merged.log_id, merged.next_offset),
+                    },
                     "next_offset": {"$lte": merged.next_offset},
                 }
                 await self._pages.delete_many(inside, hint=[("_id", ASCENDING)])
@@ -186,7 +198,11 @@ def page_id(log_id: str, offset: int) -> str:
 
 def _range(log_id: str, *, end: int | None = None) -> dict[str, str]:
     # ';' is the character after ':'.
-    return {"$gte": f"{log_id}:", "$lte": page_id(log_id, end)} if end is not None else {"$gte": f"{log_id}:", "$lt": f"{log_id};"}
+    return (
+        {"$gte": f"{log_id}:", "$lte": page_id(log_id, end)}
+        if end is not None
+        else {"$gte": f"{log_id}:", "$lt": f"{log_id};"}
+    )
 
 
 def _cuts(admitted: Sequence[Admitted]) -> Iterable[int]:
@@ -233,7 +249,10 @@ def _page(log_id: str, admitted: Sequence[Admitted], *, first_offset: int, next_
 
 def _fits(group: list[Page], page: Page) -> bool:
     # The compressed size is what both know; it bounds the memory of whoever reads the merged page well enough.
-    return sum(one.count for one in group) + page.count <= EVENTS_MAX and sum(len(one.body) for one in group) + len(page.body) <= BYTES_MAX
+    return (
+        sum(one.count for one in group) + page.count <= EVENTS_MAX
+        and sum(len(one.body) for one in group) + len(page.body) <= BYTES_MAX
+    )
 
 
 def _merged(group: list[Page]) -> Page:

@@ -4,7 +4,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pymongo import ASCENDING, DESCENDING, IndexModel, UpdateOne
@@ -14,7 +14,7 @@ from runfold.store.unavailable import mongo_errors
 from runfold_projections.run import RunRecord
 from runfold_schemas.errors import InvalidEventError
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 _INDEXES = [
@@ -70,7 +70,10 @@ class RunStore:
         """Adds the runs that are not there yet; gives those that were added."""
         if not states:
             return []
-        operations = [UpdateOne({"_id": state.run_id}, {"$setOnInsert": _document(state)}, upsert=True) for state in states]
+        operations = [
+            UpdateOne({"_id": state.run_id}, {"$setOnInsert": _document(state)}, upsert=True)
+            for state in states
+        ]
         with mongo_errors():
             answer = await self._runs.bulk_write(operations, ordered=False)
         return [states[index] for index in answer.upserted_ids]
@@ -79,7 +82,12 @@ class RunStore:
         """Saves each state over a lower one of the same life."""
         operations = [
             UpdateOne(
-                {"_id": state.run_id, "log_id": state.log_id, "next_offset": {"$lt": state.record.next_offset}}, {"$set": _fold_of(state)}
+                {
+                    "_id": state.run_id,
+                    "log_id": state.log_id,
+                    "next_offset": {"$lt": state.record.next_offset},
+                },
+                {"$set": _fold_of(state)},
             )
             for state in states
         ]
@@ -98,7 +106,10 @@ class RunStore:
 
     async def get_many(self, run_ids: Sequence[str]) -> dict[str, RunState]:
         with mongo_errors():
-            return {found["_id"]: _from_document(found) async for found in self._runs.find({"_id": {"$in": list(run_ids)}})}
+            return {
+                found["_id"]: _from_document(found)
+                async for found in self._runs.find({"_id": {"$in": list(run_ids)}})
+            }
 
     async def active(self, partitions: Iterable[int]) -> list[RunState]:
         """The runs of these catalog partitions that are to be tailed."""
@@ -109,7 +120,9 @@ class RunStore:
     async def parked_ends(self, partitions: Iterable[int]) -> dict[str, tuple[str, int]]:
         """Life and position of every parked run of these partitions, by run."""
         with mongo_errors():
-            cursor = self._runs.find({"partition": {"$in": list(partitions)}, "active": False}, {"log_id": 1, "next_offset": 1})
+            cursor = self._runs.find(
+                {"partition": {"$in": list(partitions)}, "active": False}, {"log_id": 1, "next_offset": 1}
+            )
             return {found["_id"]: (found["log_id"], found["next_offset"]) async for found in cursor}
 
     async def progress(self) -> AsyncIterator[tuple[str, int]]:
@@ -118,14 +131,20 @@ class RunStore:
             async for found in self._runs.find({}, {"next_offset": 1}):
                 yield found["_id"], found["next_offset"]
 
-    async def list(self, wanted: RunFilter, *, limit: int, cursor: str | None = None) -> tuple[list[RunState], str | None]:
+    async def list(
+        self, wanted: RunFilter, *, limit: int, cursor: str | None = None
+    ) -> tuple[list[RunState], str | None]:
         """A page of runs, newest first, and the cursor of the next page. Raises `InvalidEventError` for a foreign cursor."""
         query = _query(wanted)
         if cursor is not None:
             started, run_id = _read_cursor(cursor)
             query["$or"] = [{"started_us": {"$lt": started}}, {"started_us": started, "_id": {"$lt": run_id}}]
         with mongo_errors():
-            found = self._runs.find(query).sort([("started_us", DESCENDING), ("_id", DESCENDING)]).limit(limit + 1)
+            found = (
+                self._runs.find(query)
+                .sort([("started_us", DESCENDING), ("_id", DESCENDING)])
+                .limit(limit + 1)
+            )
             states = [_from_document(document) async for document in found]
         if len(states) <= limit:
             return states, None
@@ -136,7 +155,11 @@ class RunStore:
 def _query(wanted: RunFilter) -> dict[str, Any]:
     query: dict[str, Any] = {
         name: value
-        for name, value in (("agent_id", wanted.agent_id), ("session_id", wanted.session_id), ("status", wanted.status))
+        for name, value in (
+            ("agent_id", wanted.agent_id),
+            ("session_id", wanted.session_id),
+            ("status", wanted.status),
+        )
         if value is not None
     }
     if wanted.labels:

@@ -1,0 +1,5 @@
+"""`python -m runfold.cli`."""
+
+from runfold.cli.program import main
+
+main()

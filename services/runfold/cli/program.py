@@ -1,0 +1,149 @@
+"""`runfold`: the commands, and how an error is told."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Coroutine
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from runfold.cli import demo as demo_command
+from runfold.cli import dev as dev_command
+from runfold.cli import rebuild as rebuild_command
+from runfold.cli import replay as replay_command
+from runfold.cli import serve as serve_command
+from runfold.cli import verify as verify_command
+from runfold.settings import Settings
+from runfold_schemas.codec import first_fault
+from runfold_schemas.errors import RunfoldError
+
+app = typer.Typer(
+    name="runfold",
+    help="Runfold keeps the memory of AI agents as a log and folds everything else from it.",
+    epilog="Settings come from the environment, RUNFOLD_KAFKA and RUNFOLD_MONGO first of all; `runfold settings` lists them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+T = TypeVar("T")
+
+_errors = Console(stderr=True, soft_wrap=True)
+
+
+class Part(StrEnum):
+    """The services, and `api`: ingest and query in one process behind one base URL."""
+
+    ingest = "ingest"
+    projector = "projector"
+    query = "query"
+    api = "api"
+
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8080")]
+
+
+@app.command()
+def serve(
+    part: Annotated[Part, typer.Argument(help="Which service to run.")], host: Host = None, port: Port = None
+) -> None:
+    """Run one service until it is told to stop. The projector's health is on the port after --port."""
+    _run(serve_command.serve(part.value, _settings(host=host, port=port)))
+
+
+@app.command()
+def dev(
+    data: Annotated[Path, typer.Option(help="Where Kafka and MongoDB keep their data.")] = Path(
+        ".runfold/dev"
+    ),
+    port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
+    kafka_port: Annotated[int, typer.Option(help="Port of Kafka.")] = 9092,
+    mongo_port: Annotated[int, typer.Option(help="Port of MongoDB.")] = 27017,
+) -> None:
+    """Keep the whole stack up on this machine, without Docker: Kafka, MongoDB, the API and a projector."""
+    _run(dev_command.dev(data, port=port, kafka_port=kafka_port, mongo_port=mongo_port))
+
+
+@app.command()
+def demo() -> None:
+    """Publish a run, rebuild its ledger, throw the projections away, replay the log, and compare."""
+    _run(demo_command.demo())
+
+
+@app.command()
+def replay(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
+    raw: Annotated[bool, typer.Option("--json", help="Print the ledger as JSON.")] = False,
+) -> None:
+    """Rebuild one run from the log alone and print its record and its ledger. MongoDB is not asked."""
+    _run(replay_command.replay(run_id, _settings(), as_json=raw))
+
+
+@app.command()
+def rebuild() -> None:
+    """Rebuild every projection from the log and switch to the new ones when they have caught up."""
+    _run(rebuild_command.rebuild(_settings()))
+
+
+@app.command()
+def verify(
+    run_id: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Only this run; all by default.", show_default=False)
+    ] = None,
+) -> None:
+    """Compare MongoDB with the log and name every difference. Exits with 1 if there is one."""
+    if _run(verify_command.verify(_settings(), run_id=run_id)):
+        raise typer.Exit(1)
+
+
+@app.command()
+def settings() -> None:
+    """List the settings, with the values that are in force here."""
+    current = _settings()
+    for name, field in Settings.model_fields.items():
+        typer.echo(f"RUNFOLD_{name.upper()}={getattr(current, name)}\n    {field.description}")
+
+
+def main() -> None:
+    """The program. An error that we know is one line; anything else is a defect and shows where."""
+    try:
+        app(standalone_mode=True)
+    except* RunfoldError as group:
+        _errors.print(f"[bold red]error:[/] {_first(group)}", highlight=False)
+        sys.exit(1)
+
+
+def _settings(**overrides: Any) -> Settings:
+    try:
+        return Settings(**{name: value for name, value in overrides.items() if value is not None})
+    except ValidationError as error:
+        _errors.print(f"[bold red]error:[/] setting {first_fault(error)[1]}", highlight=False)
+        raise typer.Exit(2) from error
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs `work`; SIGTERM ends it as Ctrl-C does, so that what it started is stopped in order."""
+
+    async def cancelable() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(cancelable())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise typer.Exit(130) from None
+
+
+def _first(group: BaseException) -> BaseException:
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group

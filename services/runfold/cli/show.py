@@ -1,0 +1,46 @@
+"""How a run looks in a terminal."""
+
+import json
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from runfold_projections.run import RunRecord
+from runfold_schemas.messages import Message, Part, TextPart, ThinkingPart, ToolResultPart, ToolUsePart
+
+_COLORS = {"system": "magenta", "user": "cyan", "assistant": "green"}
+
+
+def show_record(console: Console, record: RunRecord) -> None:
+    table = Table(title="run record", title_justify="left", show_header=False)
+    for name, value in record.model_dump(mode="json").items():
+        if value not in (None, {}, 0, ""):
+            table.add_row(
+                name, json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
+            )
+    console.print(table)
+
+
+def show_ledger(console: Console, messages: Iterable[Message]) -> None:
+    console.print("ledger", style="italic")
+    for message in messages:
+        for index, part in enumerate(message.parts):
+            role = message.role if index == 0 else ""
+            console.print(
+                f"  [{_COLORS[message.role]}]{role:>9}[/]  {_line(part)}", soft_wrap=True, highlight=False
+            )
+
+
+def _line(part: Part) -> str:
+    match part:
+        case ThinkingPart():
+            return f"[dim]thinking[/]  {escape(part.text) or '(redacted)'}  [dim](signature {escape(part.signature[:12])}…)[/]"
+        case TextPart():
+            return f"[dim]text[/]      {escape(part.text)}"
+        case ToolUsePart():
+            return f"[dim]tool use[/]  {escape(part.name)} {escape(json.dumps(part.input, ensure_ascii=False))} [dim]{escape(part.id)}[/]"
+        case ToolResultPart():
+            kind = "[red]error[/] " if part.is_error else ""
+            return f"[dim]result[/]    {kind}{escape(json.dumps(part.content, ensure_ascii=False))} [dim]{escape(part.tool_use_id)}[/]"

@@ -1,0 +1,34 @@
+"""`runfold verify`: MongoDB against the log."""
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from runfold import verify as verifying
+from runfold.settings import Settings
+from runfold.store.database import connect
+from runfold.store.generations import Generations
+from runfold.store.pages import PageStore
+from runfold.store.runs import RunStore
+
+
+async def verify(settings: Settings, *, run_id: str | None) -> int:
+    """Gives the number of differences."""
+    console = Console(soft_wrap=True)
+    runs = differences = 0
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    async with connect(settings.mongo, settings.database) as database:
+        generation = await Generations(database).current()
+        if generation is None:
+            console.print("there are no projections in this database yet: is a projector running?")
+            return 1
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("reading the log")
+            pages, states = PageStore(database, generation), RunStore(database, generation)
+            async for name, found in verifying.verify(settings.log(), pages, states, run_id=run_id):
+                runs, differences = runs + 1, differences + len(found)
+                bar.update(task, description=f"{runs} runs compared, {differences} differences")
+                for one in found:
+                    at = f" at offset {one.offset}" if one.offset is not None else ""
+                    console.print(f"[red]{one.kind}[/] in run {name}{at}: {one.detail}", highlight=False)
+    console.print(f"{runs} runs compared with the log, {differences} differences")
+    return differences

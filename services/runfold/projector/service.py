@@ -1,0 +1,108 @@
+"""The projector's process: a worker on the generation that is read, health and metrics.
+
+When the pointer moves to another generation (a rebuild has caught up, or the database was dropped and begins anew), a
+worker for the new one starts at once and the old one goes on for the grace time, so no reader sees its own reads stop.
+"""
+
+import asyncio
+import logging
+
+from prometheus_client import Counter, Gauge
+
+from runfold.projector.worker import Worker, connect_worker
+from runfold.settings import Settings
+from runfold.store.database import Database, connect
+from runfold.store.generations import Generations
+from runfold.web import new_app, serve
+from runfold_schemas.errors import UnavailableError
+
+_LOOK_SECONDS = 1.0
+_RETRY_SECONDS = 1.0
+
+_ACTIVE = Gauge("runfold_active_runs", "Runs that this projector tails")
+_BACKLOG = Gauge("runfold_backlog_runs", "Runs whose log this projector has not yet caught up with")
+_PARTITIONS = Gauge("runfold_catalog_partitions", "Catalog partitions that this projector owns")
+_FOLDED = Counter("runfold_folded_records", "Records folded by this projector")
+
+_log = logging.getLogger(__name__)
+
+
+async def run(settings: Settings) -> None:
+    """Projects until the process is told to stop."""
+    projector = Projector(settings)
+    app = new_app("Runfold projector", ready=projector.check_ready)
+    projecting = asyncio.create_task(projector.project())
+    serving = asyncio.create_task(serve(app, host=settings.host, port=settings.port + 1))
+    try:
+        await asyncio.wait({projecting, serving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        projecting.cancel()
+        await asyncio.gather(projecting, serving, return_exceptions=True)
+    if not projecting.cancelled() and (failure := projecting.exception()) is not None:
+        raise failure
+
+
+class Projector:
+    """Keeps a worker on the current generation, whatever Kafka and MongoDB do meanwhile."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._worker: Worker | None = None
+        self._folded = 0
+
+    async def check_ready(self) -> None:
+        if self._worker is None or not self._worker.partitions:
+            raise UnavailableError("Kafka", reason="this projector owns no partition of the catalog yet")
+
+    async def project(self) -> None:
+        """Endless: waits while Kafka or MongoDB is away, and starts anew from what is stored."""
+        while True:
+            try:
+                async with connect(self._settings.mongo, self._settings.database) as database:
+                    await self._follow_generations(database)
+            except* UnavailableError as group:
+                _log.warning("%s; trying again in %s s", _first(group), _RETRY_SECONDS)
+            self._worker = None
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _follow_generations(self, database: Database) -> None:
+        generations = Generations(database)
+        current: str | None = None
+        working: asyncio.Task[None] | None = None
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                pointed = await generations.current_or_first()
+                if pointed != current:
+                    if current is not None and working is not None:
+                        tasks.create_task(self._retire(generations, current, working))
+                    _log.info("projecting generation %s", pointed)
+                    current, working = pointed, tasks.create_task(self._work(database, pointed))
+                self._report()
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _work(self, database: Database, generation: str) -> None:
+        async with connect_worker(self._settings, database, generation) as worker:
+            self._worker = worker
+            self._folded = 0
+            await worker.work()
+
+    async def _retire(self, generations: Generations, generation: str, working: asyncio.Task[None]) -> None:
+        await asyncio.sleep(self._settings.retire_seconds)
+        working.cancel()
+        await asyncio.wait([working])
+        await generations.drop(generation)
+
+    def _report(self) -> None:
+        if self._worker is not None:
+            _ACTIVE.set(self._worker.active_runs)
+            _BACKLOG.set(self._worker.backlog_runs)
+            _PARTITIONS.set(len(self._worker.partitions))
+            _FOLDED.inc(self._worker.events - self._folded)
+            self._folded = self._worker.events
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
