@@ -1,11 +1,15 @@
 """What every test may ask for: the servers' addresses, and names of its own on them."""
 
+import logging
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
 
 from .servers import Servers, servers, source
+
+
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of every retry, and tests make it retry
 
 
 def pytest_report_header() -> str:

@@ -5,7 +5,7 @@
     log ── pass 2: LedgerStream ─────────┴──> messages
 
 A result belongs to the latest earlier call with its id, because real conversations repeat ids; of several results of one
-call the last counts (DESIGN, section 6, rule 3). A message can therefore not be written before the whole log was seen.
+call the last counts (ARCHITECTURE.md, The ledger). A message can therefore not be written before the whole log was seen.
 """
 
 from collections.abc import Iterable, Mapping

@@ -6,13 +6,15 @@ Three ways lead to it, all through the same open assistant message (`_Assistant`
 - `build_messages_from_events`, for a log that fits into memory;
 - `LedgerStream`, for one that does not, after a first pass over the log (`exchanges`).
 
-Where parts and messages go is DESIGN, section 6. Values inside parts (a call's input, a result's content) are those that
-came in, shared and not copied: nobody changes them. Parts and messages are made the validating way throughout, because
-pydantic's `model_construct` takes twice as long.
+Where parts and messages go is in ARCHITECTURE.md (The ledger). Values inside parts (a call's input, a result's content)
+are those that came in, shared and not copied: nobody changes them. Parts are kept as their fields until their message is
+built, because pydantic makes a message with all its parts in one call in half the time of a call for each.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, assert_never
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, assert_never
+
+from pydantic import TypeAdapter
 
 from runfold_projections.exchanges import ResultPlan, plan_results
 from runfold_schemas.events import (
@@ -35,7 +37,12 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
-from runfold_schemas.messages import Message, Part, Role, TextPart, ThinkingPart, ToolResultPart, ToolUsePart
+from runfold_schemas.messages import Message, Role, ToolResultPart
+
+Fields = dict[str, Any]
+"""A part that is not built yet."""
+
+_MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Message)
 
 
 def build_messages_from_events(events: Iterable[AnyEvent]) -> list[Message]:
@@ -44,7 +51,7 @@ def build_messages_from_events(events: Iterable[AnyEvent]) -> list[Message]:
     stream = LedgerStream(plan_results(enumerate(log)))
     drafts = [draft for offset, event in enumerate(log) for draft in stream.feed(offset, event)]
     drafts.extend(stream.finish())
-    return [draft.message({offset: log[offset] for offset in draft.late}) for draft in drafts]
+    return [draft.message(log) for draft in drafts]
 
 
 class Ledger:
@@ -95,7 +102,7 @@ class Ledger:
         pydantic's `ValidationError` for fields that are no result.
         """
         parts = [ToolResultPart.model_validate(result) for result in results]
-        self._append("user", tuple(part for part in parts if part.tool_use_id))
+        self._append("user", [dict(part) for part in parts if part.tool_use_id])
 
     def append_user_text(self, text: str) -> None:
         """Adds a user message, also where the message before is the user's. "" adds nothing."""
@@ -109,7 +116,7 @@ class Ledger:
         """All messages, the open one at the end. Changes nothing, so building twice gives the same."""
         return [*self._messages, *_messages("assistant", self._assistant.parts())]
 
-    def _append(self, role: Role, parts: tuple[Part, ...]) -> None:
+    def _append(self, role: Role, parts: list[Fields]) -> None:
         if parts:
             self.flush_assistant()
             self._messages.extend(_messages(role, parts))
@@ -119,17 +126,18 @@ class Draft(NamedTuple):
     """A message of a streamed ledger, complete but for tool results that lie further on in the log."""
 
     role: Role
-    parts: tuple[Part | int, ...]
+    parts: Sequence[Fields | int]
     """An int stands for a tool result: it is the offset of the event that carries it."""
     late: tuple[int, ...] = ()
     """The ints among `parts`: what to read before `message`. Mostly none."""
 
-    def message(self, events: Mapping[int, AnyEvent]) -> Message:
+    def message(self, events: Mapping[int, AnyEvent] | Sequence[AnyEvent]) -> Message:
         """The message, given the event at each offset in `late`. Raises `TypeError` if one is no tool result."""
         if not self.late:
-            return Message(role=self.role, parts=self.parts)
-        parts = tuple(_late_result(events[part]) if isinstance(part, int) else part for part in self.parts)
-        return Message(role=self.role, parts=parts)
+            return _message(self.role, self.parts)
+        return _message(
+            self.role, [_late_result(events[part]) if isinstance(part, int) else part for part in self.parts]
+        )
 
 
 class LedgerStream:
@@ -154,103 +162,108 @@ class LedgerStream:
 
     def __init__(self, plan: ResultPlan) -> None:
         self._plan = plan
-        self._exchange = _Exchange()
+        self._exchange: _Exchange | None = None
 
-    def feed(self, offset: int, event: AnyEvent) -> tuple[Draft, ...]:
+    def feed(self, offset: int, event: AnyEvent) -> Sequence[Draft]:
         """Takes the next event of the log and gives the messages, mostly none, that it closes, in their order."""
         # Each case that does not match costs 0.1 us, and a stream's deltas are most of a log: they come first.
         match event.data:
-            case AssistantMessage(message=text):
-                closed = self._turn_to(event.message_id)
-                self._exchange.assistant.say(text)
-                return closed
-            case Thinking() as thinking:
-                closed = self._turn_to(event.message_id)
-                self._exchange.assistant.think(thinking)
-                return closed
-            case ToolCall() as call:
-                closed = self._turn_to(event.message_id)
-                self._exchange.call(offset, call)
+            case AssistantMessage() | Thinking() | ToolCall() as said:
+                exchange, closed = self._turn_to(event.message_id)
+                exchange.add(offset, said)
                 return closed
             case ToolResult() as result:
-                self._exchange.answer(offset, result, self._plan)
+                self._answer(offset, result)
                 return ()
             case UserMessage(message=text):
-                return (*self.finish(), *_drafts("user", _text(text)))
+                return [*self.finish(), *_drafts("user", _text(text))]
             case SystemMessage(message=text):
-                return (*self.finish(), *_drafts("system", _text(text)))
-            case (
-                PlannerNote()
-                | TokenUsage()
-                | PhaseChanged()
-                | RunOpened()
-                | RunStarted()
-                | RunPaused()
-                | RunResumed()
-            ):
+                return [*self.finish(), *_drafts("system", _text(text))]
+            case PlannerNote() | TokenUsage() | PhaseChanged() | RunLabeled() | RunOpened() | RunStarted():
                 return ()
-            case RunCompleted() | RunFailed() | RunCanceled() | RunLabeled():
+            case RunPaused() | RunResumed() | RunCompleted() | RunFailed() | RunCanceled():
                 return ()
             case _:
                 assert_never(event.data)
 
-    def finish(self) -> tuple[Draft, ...]:
+    def finish(self) -> Sequence[Draft]:
         """Closes the open message, as the end of the log does, and gives what is left."""
-        drafts = self._exchange.drafts(self._plan)
-        self._exchange = _Exchange()
-        return drafts
+        exchange, self._exchange = self._exchange, None
+        return exchange.drafts(self._plan) if exchange else ()
 
-    def _turn_to(self, message_id: str | None) -> tuple[Draft, ...]:
-        """Sees to it that the open message is the one that an event of the assistant belongs to."""
-        closed = () if self._exchange.takes(message_id) else self.finish()
-        self._exchange.message_id = self._exchange.message_id or message_id
-        return closed
+    def _turn_to(self, message_id: str | None) -> "tuple[_Exchange, Sequence[Draft]]":
+        """The exchange that an event of the assistant belongs to, and the messages that this closes."""
+        if self._exchange and self._exchange.takes(message_id):
+            return self._exchange, ()
+        closed = self.finish()
+        self._exchange = _Exchange(message_id)
+        return self._exchange, closed
+
+    def _answer(self, offset: int, result: ToolResult) -> None:
+        if offset in self._plan.orphans:
+            self._exchange = self._exchange or _Exchange(None)
+            self._exchange.answer_nothing(result)
+        elif self._exchange:
+            self._exchange.answer(offset, result, self._plan)
 
 
 class _Exchange:
     """An assistant message that is still open, and the user message of its results."""
 
-    __slots__ = ("_answers", "_calls", "_interrupted", "_orphans", "assistant", "message_id")
+    __slots__ = ("_answers", "_assistant", "_calls", "_interrupted", "_message_id", "_orphans")
 
-    def __init__(self) -> None:
-        self.message_id: str | None = None
-        self.assistant = _Assistant()
+    def __init__(self, message_id: str | None) -> None:
+        self._assistant = _Assistant()
+        self._message_id = message_id
         self._interrupted = False
         # Offsets of calls by id, each id at its first call's place: results follow in the order of this dictionary.
         self._calls: dict[str, list[int]] = {}
-        self._answers: dict[int, ToolResultPart] = {}
-        self._orphans: list[ToolResultPart] = []
+        self._answers: dict[int, Fields] = {}
+        self._orphans: list[Fields] = []
 
     def takes(self, message_id: str | None) -> bool:
-        """Whether an event of the assistant with this `message_id` is part of the message."""
-        if message_id and self.message_id:
-            return message_id == self.message_id
+        """Whether an event of the assistant with this `message_id` is part of the message, whose id it then is."""
+        if message_id and self._message_id:
+            return message_id == self._message_id
+        if not self._interrupted:
+            self._message_id = self._message_id or message_id
         return not self._interrupted
 
-    def call(self, offset: int, call: ToolCall) -> None:
-        self.assistant.call(call.tool_call_id, call.tool_name, call.payload)
-        self._calls.setdefault(call.tool_call_id, []).append(offset)
+    def add(self, offset: int, said: AssistantMessage | Thinking | ToolCall) -> None:
+        match said:
+            case AssistantMessage(message=text):
+                self._assistant.say(text)
+            case Thinking():
+                self._assistant.think(said)
+            case ToolCall(tool_call_id=tool_id):
+                self._assistant.call(tool_id, said.tool_name, said.payload)
+                self._calls.setdefault(tool_id, []).append(offset)
+            case _:
+                assert_never(said)
 
     def answer(self, offset: int, result: ToolResult, plan: ResultPlan) -> None:
-        if offset in plan.orphans:
-            self._orphans.append(_result_part(result))
-            self._interrupted = True
-        elif result.tool_call_id and result.tool_call_id in self._calls:
-            # Only the result that counts is kept, so an exchange is no larger than its two messages.
-            if plan.results.get(self._calls[result.tool_call_id][-1]) == offset:
-                self._answers[offset] = _result_part(result)
-            self._interrupted = True
+        calls = self._calls.get(result.tool_call_id)
+        if not calls or not result.tool_call_id:
+            return
+        self._interrupted = True
+        # Only the result that counts is kept, so an exchange is no larger than its two messages.
+        if plan.results.get(calls[-1]) == offset:
+            self._answers[offset] = _result(result)
 
-    def drafts(self, plan: ResultPlan) -> tuple[Draft, ...]:
-        said = self.assistant.parts()
+    def answer_nothing(self, result: ToolResult) -> None:
+        self._interrupted = True
+        self._orphans.append(_result(result))
+
+    def drafts(self, plan: ResultPlan) -> list[Draft]:
+        said = _drafts("assistant", self._assistant.parts())
         if not self._calls and not self._orphans:
-            return _drafts("assistant", said)
+            return said
         answers = [
             plan.results[call] for calls in self._calls.values() for call in calls if call in plan.results
         ]
-        results = (*[self._answers.get(answer, answer) for answer in answers], *self._orphans)
+        results = [*(self._answers.get(answer, answer) for answer in answers), *self._orphans]
         late = tuple(answer for answer in answers if answer not in self._answers)
-        return (*_drafts("assistant", said), *_drafts("user", results, late))
+        return said + _drafts("user", results, late)
 
 
 class _Assistant:
@@ -259,19 +272,17 @@ class _Assistant:
     __slots__ = ("_parts", "_text", "_thinking")
 
     def __init__(self) -> None:
-        self._thinking: list[ThinkingPart] = []
-        self._parts: list[TextPart | ToolUsePart] = []
+        self._thinking: list[Fields] = []
+        self._parts: list[Fields] = []
         # The pieces of the last text, joined once: appending piece by piece would copy a long stream over and over.
         self._text: list[str] = []
 
     def think(self, thinking: Thinking) -> None:
-        index, final = thinking.content_index, thinking.final
+        block = {"type": "thinking", "index": thinking.content_index, "final": thinking.final}
         if thinking.redacted:
-            self._thinking.append(ThinkingPart(redacted=thinking.redacted, index=index, final=final))
+            self._thinking.append({**block, "redacted": thinking.redacted})
         elif thinking.text and thinking.signature:
-            self._thinking.append(
-                ThinkingPart(text=thinking.text, signature=thinking.signature, index=index, final=final)
-            )
+            self._thinking.append({**block, "text": thinking.text, "signature": thinking.signature})
 
     def say(self, text: str) -> None:
         if text:
@@ -279,36 +290,40 @@ class _Assistant:
 
     def call(self, tool_id: str, name: str, args: Any) -> None:
         if self._text:
-            self._parts.append(TextPart(text="".join(self._text)))
+            self._parts += _text("".join(self._text))
             self._text.clear()
-        self._parts.append(ToolUsePart(id=tool_id, name=name, input=args))
+        self._parts.append({"type": "tool_use", "id": tool_id, "name": name, "input": args})
 
-    def parts(self) -> tuple[ThinkingPart | TextPart | ToolUsePart, ...]:
-        return (*self._thinking, *self._parts, *_text("".join(self._text)))
-
-
-def _text(text: str) -> tuple[TextPart, ...]:
-    return (TextPart(text=text),) if text else ()
+    def parts(self) -> list[Fields]:
+        return self._thinking + self._parts + _text("".join(self._text))
 
 
-def _messages(role: Role, parts: tuple[Part, ...]) -> tuple[Message, ...]:
-    return (Message(role=role, parts=parts),) if parts else ()
+def _text(text: str) -> list[Fields]:
+    return [{"type": "text", "text": text}] if text else []
 
 
-def _drafts(role: Role, parts: tuple[Part | int, ...], late: tuple[int, ...] = ()) -> tuple[Draft, ...]:
-    return (Draft(role, parts, late),) if parts else ()
+def _result(result: ToolResult) -> Fields:
+    content, failed = result.result, result.error is not None
+    if failed:
+        content = {"error": result.error} if content is None else {"result": content, "error": result.error}
+    return {"type": "tool_result", "tool_use_id": result.tool_call_id, "content": content, "is_error": failed}
 
 
-def _late_result(event: AnyEvent) -> ToolResultPart:
+def _late_result(event: AnyEvent) -> Fields:
     if not isinstance(event.data, ToolResult):
         raise TypeError(
             f"event {event.event_id} is a {event.type}, the ledger needs the tool_result at its offset"
         )
-    return _result_part(event.data)
+    return _result(event.data)
 
 
-def _result_part(result: ToolResult) -> ToolResultPart:
-    content, failed = result.result, result.error is not None
-    if failed:
-        content = {"error": result.error} if content is None else {"result": content, "error": result.error}
-    return ToolResultPart(tool_use_id=result.tool_call_id, content=content, is_error=failed)
+def _drafts(role: Role, parts: Sequence[Fields | int], late: tuple[int, ...] = ()) -> list[Draft]:
+    return [Draft(role, parts, late)] if parts else []
+
+
+def _messages(role: Role, parts: list[Fields]) -> list[Message]:
+    return [_message(role, parts)] if parts else []
+
+
+def _message(role: Role, parts: Sequence[Fields | int]) -> Message:
+    return _MESSAGE.validate_python({"role": role, "parts": parts})

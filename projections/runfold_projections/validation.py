@@ -57,7 +57,7 @@ def validate_strict(messages: Sequence[Message]) -> list[Fault]:
     """What keeps a ledger from being complete, in the order of the messages.
 
     Every call has an id, unique in its message, and exactly one result in the user message right after it; every result
-    stands there. The rules are ours (DESIGN, section 6): a provider may be content with less.
+    stands there. The rules are ours: a provider may be content with less.
     """
     return [
         fault

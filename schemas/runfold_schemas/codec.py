@@ -4,6 +4,7 @@ The value of a record is the whole event as JSON. This module is also where an e
 be lifted to today's shape; there is one version so far, and a newer one is refused with its number.
 """
 
+import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, NamedTuple, get_args
 
@@ -55,7 +56,8 @@ def encode(event: AnyEvent) -> bytes:
         value = event.model_dump_json(exclude_unset=True).encode()
         survives = _EVENTS.validate_json(value) == event
     except (ValueError, RecursionError) as error:
-        raise InvalidEventError(f"the event is not JSON: {error}", field="data") from error
+        reason = first_fault(error)[1] if isinstance(error, ValidationError) else error
+        raise InvalidEventError(f"the event is not JSON: {reason}", field="data") from error
     if not survives:
         raise InvalidEventError(
             "the event would change on its way through JSON: use lists, string keys and finite numbers only",
@@ -69,9 +71,12 @@ def decode(value: bytes | None) -> AnyEvent:
     if value is None:
         raise UndecodableError("the record has no value")
     try:
-        return _EVENTS.validate_json(value)
+        event = _EVENTS.validate_json(value)
     except ValidationError as error:
         raise UndecodableError(first_fault(error)[1]) from error
+    if b"NaN" in value or b"Infinity" in value:
+        _refuse_constants(value)
+    return event
 
 
 def decode_record(record: Record) -> AnyEvent:
@@ -110,9 +115,19 @@ def event_types(names: Iterable[str]) -> frozenset[str]:
 def first_fault(error: ValidationError) -> tuple[str, str]:
     """The first thing wrong, as the dotted path of its field and a sentence about it."""
     fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    # The discriminated union puts the kind in front of every path; no field of the event has that name.
-    field = ".".join(str(step) for step in fault["loc"] if step not in TYPES)
+    # The discriminated union puts the kind in front of every path; no field has that name.
+    path = fault["loc"][1:] if fault["loc"] and fault["loc"][0] in TYPES else fault["loc"]
+    field = ".".join(map(str, path))
     return field, f"{field}: {fault['msg']}" if field else fault["msg"]
+
+
+def _refuse_constants(value: bytes) -> None:
+    """Pydantic's parser takes numbers that JSON does not have; the other readers of these bytes would not."""
+
+    def refuse(constant: str) -> None:
+        raise UndecodableError(f"Invalid JSON: {constant} is not a number that JSON has")
+
+    json.loads(value, parse_constant=refuse)
 
 
 def _validated(fields: dict[str, Any]) -> AnyEvent:

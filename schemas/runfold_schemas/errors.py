@@ -14,7 +14,9 @@ RunfoldError
 └── ConfigurationError       a broker or a setting is not what the design relies on
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+_REASON_MAX: Final = 1000
 
 
 class RunfoldError(Exception):
@@ -52,11 +54,14 @@ class InvalidIdError(RunfoldError):
 
 
 class UndecodableError(RunfoldError):
-    """Bytes that are not an event of this contract. `reason` is one line, for the dead letter's header."""
+    """Bytes that are not an event of this contract. `reason` is one line, for the dead letter's header.
+
+    It may quote the bytes, which may be long; it is kept in a page beside them, so it is cut.
+    """
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+        self.reason = " ".join(reason[:_REASON_MAX].split())
+        super().__init__(self.reason)
 
 
 class RunNotFoundError(RunfoldError):

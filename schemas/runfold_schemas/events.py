@@ -18,7 +18,8 @@ Id = Annotated[str, StringConstraints(min_length=1, max_length=100)]
 Base64 = Annotated[
     str, StringConstraints(pattern=r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")
 ]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+"""Bounded, so that sums of them stay within what JSON's readers take."""
 
 Status = Literal["pending", "running", "paused", "completed", "failed", "canceled"]
 Phase = Literal["prompted", "planning", "executing_tools", "synthesizing", "completed", "failed", "canceled"]
@@ -134,6 +135,8 @@ class RunLabeled(Data):
     """Labels of the run itself, merged over those it has."""
 
     labels: dict[str, str]
+    metadata: dict[str, Any] = {}
+    """What the publisher wants to find again with its run, merged likewise; the log keeps it, the run record does not."""
 
 
 class PhaseChanged(Data):

@@ -72,8 +72,13 @@ class Topics:
         """The run and life that `topic` belongs to; None if it is no run's topic of this prefix."""
         if not topic.startswith(self.run_prefix):
             return None
-        escaped, separator, log_id = topic.removeprefix(self.run_prefix).rpartition(".")
-        return RunTopic(unescape(escaped), log_id) if separator else None
+        escaped, _, log_id = topic.removeprefix(self.run_prefix).rpartition(".")
+        # Others may have made a topic below our prefix: one that we would not have named so is not ours.
+        try:
+            found = RunTopic(unescape(escaped), log_id)
+            return found if log_id and self.run(*found) == topic else None
+        except (UnicodeError, InvalidIdError):
+            return None
 
 
 def check_id(value: str, *, name: str) -> str:

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple, Self
 
 from runfold.ids import new_event_id, new_log_id, uuid7
 from runfold.log.admin import LogAdmin
-from runfold.log.catalog import CatalogView, Life, bell_record, life_record, partition_of
+from runfold.log.catalog import CatalogView, bell_record, life_record, partition_of
 from runfold.log.publisher import Ack, Outgoing, Publisher, record_size
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
 from runfold_projections.admission import Admission, Admitted
 from runfold_projections.ledger import build_messages_from_events
+from runfold_schemas.catalog import Life
 from runfold_schemas.codec import encode, headers, new_event
 from runfold_schemas.errors import (
     EventTooLargeError,
@@ -44,6 +45,8 @@ from runfold_schemas.events import (
 )
 from runfold_schemas.messages import Message
 from runfold_schemas.topics import RECORD_BYTES_MAX, Topics, check_id
+
+_ENDINGS = (RunCompleted, RunFailed, RunCanceled)
 
 
 class Position(NamedTuple):
@@ -114,8 +117,9 @@ class Runfold:
         turn_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         pending: bool = False,
+        started_at: datetime | None = None,
     ) -> "Run":
-        """Opens a run, or takes up the run of that id: opening twice is the same run.
+        """Opens a run, or takes up the run of that id: opening twice is the same run. It starts now, or at `started_at`.
 
         Raises `RunConflictError` where the id belongs to another agent or session, `InvalidIdError`, `UnavailableError`.
         """
@@ -134,11 +138,11 @@ class Runfold:
                 status="pending" if pending else "running",
                 labels=dict(labels or {}),
             )
-            await self._open_log(opened, opening, turn_id=turn_id)
+            await self._open_log(opened, opening, turn_id=turn_id, started_at=started_at)
             # Only a given id can have been opened by somebody else meanwhile; then the first in the catalog's order stands.
             standing = await self.catalog.lookup(opened.run_id) if run_id is not None else opened
             if standing is None or standing.log_id == opened.log_id:
-                return Run(self, self._publisher, opened, turn_id=turn_id, awake=True)
+                return Run(self, self._publisher, opened, turn_id=turn_id, is_new=True)
             await self.admin.delete_topics([self.topics.run(opened.run_id, opened.log_id)])
         if standing.agent_id != agent_id or (session_id is not None and standing.session_id != session_id):
             raise RunConflictError(
@@ -170,10 +174,16 @@ class Runfold:
             for life in sorted(self.catalog.lives(), key=lambda life: life.log_id)
         ]
 
-    async def _open_log(self, life: Life, opening: RunOpened, *, turn_id: str | None) -> None:
+    async def _open_log(
+        self, life: Life, opening: RunOpened, *, turn_id: str | None, started_at: datetime | None
+    ) -> None:
         topic = self.topics.run(life.run_id, life.log_id)
         event = new_event(
-            opening, event_id=new_event_id(), run_id=life.run_id, timestamp=datetime.now(UTC), turn_id=turn_id
+            opening,
+            event_id=new_event_id(),
+            run_id=life.run_id,
+            timestamp=started_at or datetime.now(UTC),
+            turn_id=turn_id,
         )
         await self.admin.create_run_topic(topic)
         await self._publisher.prime([topic])
@@ -196,7 +206,7 @@ class Run:
         life: Life,
         *,
         turn_id: str | None = None,
-        awake: bool = False,
+        is_new: bool = False,
     ) -> None:
         self._settings = runfold.settings
         self._catalog = runfold.catalog
@@ -204,10 +214,12 @@ class Run:
         self._publisher = publisher
         self._topic = runfold.topics.run(life.run_id, life.log_id)
         self._pending: set[asyncio.Task[Position]] = set()
-        self._awake_since = time.monotonic() if awake else float("-inf")
+        self._awake_since = time.monotonic() if is_new else float("-inf")
         self._ended = life.ended
         self.life = life
         self.turn_id = turn_id
+        self.is_new = is_new
+        """Whether it was opened here, and not taken up."""
 
     @property
     def run_id(self) -> str:
@@ -330,9 +342,7 @@ class Run:
 
     async def _end(self, data: RunCompleted | RunFailed | RunCanceled) -> Position:
         await self.flush()
-        position = await self.publish(data)
-        self._ended = True
-        return position
+        return await self.publish(data)
 
     async def _post(
         self, data: Data | AnyEvent, *, late: bool, **envelope: Any
@@ -365,6 +375,7 @@ class Run:
         else:
             self._awake_since = max(self._awake_since, sent_at)
         await self._check_outcomes(events, first_offset=position.offset)
+        self._ended = self._ended or any(isinstance(event.data, _ENDINGS) for event in events)
         return position
 
     async def _check_outcomes(self, events: list[AnyEvent], *, first_offset: int) -> None:

@@ -6,7 +6,6 @@ import pytest
 from pydantic import ValidationError
 from tests.builders import event, events
 
-from runfold_projections.exchanges import inspect_results
 from runfold_projections.ledger import Ledger, build_messages_from_events
 from runfold_schemas.events import (
     AssistantMessage,
@@ -111,9 +110,9 @@ def test_redacted_thinking_that_is_no_base64_is_refused():
 
 def test_thinking_goes_to_the_head_of_its_message_in_the_order_of_the_calls():
     messages = build(
-        AssistantMessage(message="a"),
+        says("a"),
         Thinking(text="first", signature="s", content_index=7, final=True),
-        ToolCall(tool_call_id="1", tool_name="t"),
+        call("1"),
         Thinking(redacted="AAEC", content_index=2, final=True),
     )
 
@@ -132,13 +131,7 @@ def test_thinking_is_emitted_if_signed_or_redacted_final_or_not():
 
 
 def test_deltas_of_text_join_and_a_call_parts_them():
-    messages = build(
-        AssistantMessage(message="Hel"),
-        AssistantMessage(message=""),
-        AssistantMessage(message="lo"),
-        ToolCall(tool_call_id="1", tool_name="t"),
-        AssistantMessage(message="wait"),
-    )
+    messages = build(says("Hel"), says(""), says("lo"), call("1"), says("wait"))
 
     assert shape(messages) == ["assistant: Hello, call 1, wait"]
 
@@ -158,61 +151,37 @@ def test_deltas_join_over_events_that_are_no_part_of_the_ledger():
         RunCanceled(),
     ]
 
-    messages = build(AssistantMessage(message="one "), *silent, AssistantMessage(message="message"))
+    messages = build(says("one "), *silent, says("message"))
 
     assert shape(messages) == ["assistant: one message"]
 
 
 def test_a_system_message_stands_where_it_was_said():
-    messages = build(
-        SystemMessage(message="be kind"), AssistantMessage(message="a"), SystemMessage(message="now be brief")
-    )
+    messages = build(SystemMessage(message="be kind"), says("a"), SystemMessage(message="now be brief"))
 
     assert shape(messages) == ["system: be kind", "assistant: a", "system: now be brief"]
 
 
 def test_each_user_message_is_its_own_and_starts_another_turn():
-    messages = build(
-        UserMessage(message="one"),
-        UserMessage(message="two"),
-        AssistantMessage(message="a"),
-        UserMessage(message=""),
-        AssistantMessage(message="b"),
-    )
+    messages = build(asks("one"), asks("two"), says("a"), asks(""), says("b"))
 
     assert shape(messages) == ["user: one", "user: two", "assistant: a", "assistant: b"]
 
 
 def test_what_the_assistant_says_after_results_is_another_message():
-    messages = build(
-        ToolCall(tool_call_id="1", tool_name="t"),
-        ToolResult(tool_call_id="1", result="r"),
-        AssistantMessage(message="done"),
-    )
+    messages = build(call("1"), result("1", "r"), says("done"))
 
     assert shape(messages) == ["assistant: call 1", "user: result 1=r", "assistant: done"]
 
 
 def test_results_stand_in_the_order_of_their_calls():
-    messages = build(
-        ToolCall(tool_call_id="1", tool_name="t"),
-        ToolCall(tool_call_id="2", tool_name="t"),
-        ToolResult(tool_call_id="2", result="b"),
-        ToolResult(tool_call_id="1", result="a"),
-    )
+    messages = build(call("1"), call("2"), result("2", "b"), result("1", "a"))
 
     assert shape(messages) == ["assistant: call 1, call 2", "user: result 1=a, result 2=b"]
 
 
 def test_a_result_that_comes_after_the_users_text_stands_before_it():
-    messages = build(
-        ToolCall(tool_call_id="1", tool_name="t"),
-        ToolCall(tool_call_id="2", tool_name="t"),
-        ToolResult(tool_call_id="2", result="b"),
-        UserMessage(message="hurry"),
-        AssistantMessage(message="I do"),
-        ToolResult(tool_call_id="1", result="a"),
-    )
+    messages = build(call("1"), call("2"), result("2", "b"), asks("hurry"), says("I do"), result("1", "a"))
 
     assert shape(messages) == [
         "assistant: call 1, call 2",
@@ -223,35 +192,19 @@ def test_a_result_that_comes_after_the_users_text_stands_before_it():
 
 
 def test_a_late_result_does_not_part_the_message_that_it_arrives_in():
-    messages = build(
-        ToolCall(tool_call_id="1", tool_name="t"),
-        UserMessage(message="hurry"),
-        AssistantMessage(message="I "),
-        ToolResult(tool_call_id="1", result="a"),
-        AssistantMessage(message="do"),
-    )
+    messages = build(call("1"), asks("hurry"), says("I "), result("1", "a"), says("do"))
 
     assert shape(messages) == ["assistant: call 1", "user: result 1=a", "user: hurry", "assistant: I do"]
 
 
 def test_a_result_ends_its_message_even_if_a_later_one_replaces_it():
-    messages = build(
-        ToolCall(tool_call_id="1", tool_name="t"),
-        ToolResult(tool_call_id="1", result="first try"),
-        AssistantMessage(message="hm"),
-        ToolResult(tool_call_id="1", result="second try"),
-    )
+    messages = build(call("1"), result("1", "first try"), says("hm"), result("1", "second try"))
 
     assert shape(messages) == ["assistant: call 1", "user: result 1=second try", "assistant: hm"]
 
 
 def test_a_repeated_id_is_answered_in_its_own_exchange():
-    messages = build(
-        ToolCall(tool_call_id="1", tool_name="t"),
-        ToolResult(tool_call_id="1", result="old"),
-        ToolCall(tool_call_id="1", tool_name="t"),
-        ToolResult(tool_call_id="1", result="new"),
-    )
+    messages = build(call("1"), result("1", "old"), call("1"), result("1", "new"))
 
     assert shape(messages) == [
         "assistant: call 1",
@@ -263,12 +216,12 @@ def test_a_repeated_id_is_answered_in_its_own_exchange():
 
 def test_the_last_result_wins_within_its_exchange_only():
     messages = build(
-        ToolCall(tool_call_id="1", tool_name="t"),
-        ToolResult(tool_call_id="1", result="first try"),
-        UserMessage(message="again"),
-        ToolResult(tool_call_id="1", result="second try"),
-        ToolCall(tool_call_id="1", tool_name="t"),
-        ToolResult(tool_call_id="1", result="other call"),
+        call("1"),
+        result("1", "first try"),
+        asks("again"),
+        result("1", "second try"),
+        call("1"),
+        result("1", "other call"),
     )
 
     assert shape(messages) == [
@@ -281,25 +234,19 @@ def test_the_last_result_wins_within_its_exchange_only():
 
 
 def test_one_id_twice_in_a_message_is_answered_once_at_its_first_place():
-    messages = build(
-        ToolCall(tool_call_id="1", tool_name="t"),
-        ToolCall(tool_call_id="2", tool_name="t"),
-        ToolCall(tool_call_id="1", tool_name="t"),
-        ToolResult(tool_call_id="2", result="b"),
-        ToolResult(tool_call_id="1", result="a"),
-    )
+    messages = build(call("1"), call("2"), call("1"), result("2", "b"), result("1", "a"))
 
     assert shape(messages) == ["assistant: call 1, call 2, call 1", "user: result 1=a, result 2=b"]
 
 
 def test_events_with_one_message_id_are_one_message_around_a_fast_result():
     log = [
-        event(ToolCall(tool_call_id="1", tool_name="t"), message_id="m"),
-        event(ToolResult(tool_call_id="1", result="a")),
-        event(AssistantMessage(message="and"), message_id="m"),
-        event(ToolCall(tool_call_id="2", tool_name="t"), message_id="m"),
-        event(ToolResult(tool_call_id="2", result="b")),
-        event(AssistantMessage(message="done"), message_id="n"),
+        event(call("1"), message_id="m"),
+        event(result("1", "a")),
+        event(says("and"), message_id="m"),
+        event(call("2"), message_id="m"),
+        event(result("2", "b")),
+        event(says("done"), message_id="n"),
     ]
 
     assert shape(build_messages_from_events(log)) == [
@@ -311,10 +258,10 @@ def test_events_with_one_message_id_are_one_message_around_a_fast_result():
 
 def test_an_event_without_message_id_does_not_take_the_messages_id_from_it():
     log = [
-        event(AssistantMessage(message="a"), message_id="m"),
-        event(ToolCall(tool_call_id="1", tool_name="t")),
-        event(ToolResult(tool_call_id="1", result="r")),
-        event(AssistantMessage(message="b"), message_id="m"),
+        event(says("a"), message_id="m"),
+        event(call("1")),
+        event(result("1", "r")),
+        event(says("b"), message_id="m"),
     ]
 
     assert shape(build_messages_from_events(log)) == ["assistant: a, call 1, b", "user: result 1=r"]
@@ -322,10 +269,10 @@ def test_an_event_without_message_id_does_not_take_the_messages_id_from_it():
 
 def test_one_id_answered_twice_within_a_message_keeps_both_answers():
     log = [
-        event(ToolCall(tool_call_id="1", tool_name="t"), message_id="m"),
-        event(ToolResult(tool_call_id="1", result="a")),
-        event(ToolCall(tool_call_id="1", tool_name="t"), message_id="m"),
-        event(ToolResult(tool_call_id="1", result="b")),
+        event(call("1"), message_id="m"),
+        event(result("1", "a")),
+        event(call("1"), message_id="m"),
+        event(result("1", "b")),
     ]
 
     assert shape(build_messages_from_events(log)) == [
@@ -335,10 +282,7 @@ def test_one_id_answered_twice_within_a_message_keeps_both_answers():
 
 
 def test_another_message_id_opens_another_message():
-    log = [
-        event(AssistantMessage(message="a"), message_id="m"),
-        event(AssistantMessage(message="b"), message_id="n"),
-    ]
+    log = [event(says("a"), message_id="m"), event(says("b"), message_id="n")]
 
     assert shape(build_messages_from_events(log)) == ["assistant: a", "assistant: b"]
 
@@ -346,10 +290,10 @@ def test_another_message_id_opens_another_message():
 def test_an_event_without_message_id_goes_with_the_open_message_until_a_result():
     log = [
         event(Thinking(text="why", signature="s", final=True)),
-        event(AssistantMessage(message="a"), message_id="m"),
-        event(ToolCall(tool_call_id="1", tool_name="t")),
-        event(ToolResult(tool_call_id="1", result="r")),
-        event(AssistantMessage(message="b")),
+        event(says("a"), message_id="m"),
+        event(call("1")),
+        event(result("1", "r")),
+        event(says("b")),
     ]
 
     assert shape(build_messages_from_events(log)) == [
@@ -360,54 +304,38 @@ def test_an_event_without_message_id_goes_with_the_open_message_until_a_result()
 
 
 def test_the_user_ends_a_message_whatever_its_message_id():
-    log = [
-        event(AssistantMessage(message="a"), message_id="m"),
-        event(UserMessage(message="stop")),
-        event(AssistantMessage(message="b"), message_id="m"),
-    ]
+    log = [event(says("a"), message_id="m"), event(asks("stop")), event(says("b"), message_id="m")]
 
     assert shape(build_messages_from_events(log)) == ["assistant: a", "user: stop", "assistant: b"]
 
 
 def test_a_result_without_a_call_stands_alone_where_it_came():
-    messages = build(
-        UserMessage(message="hi"), ToolResult(tool_call_id="x", result="r"), AssistantMessage(message="a")
-    )
+    messages = build(asks("hi"), result("x", "r"), says("a"))
 
     assert shape(messages) == ["user: hi", "user: result x=r", "assistant: a"]
 
 
 def test_a_result_without_a_call_stands_behind_those_of_the_open_message():
-    messages = build(
-        ToolCall(tool_call_id="1", tool_name="t"),
-        ToolResult(tool_call_id="x", result="r"),
-        ToolResult(tool_call_id="1", result="a"),
-    )
+    messages = build(call("1"), result("x", "r"), result("1", "a"))
 
     assert shape(messages) == ["assistant: call 1", "user: result 1=a, result x=r"]
 
 
 def test_a_call_without_an_id_is_kept_and_a_result_without_one_is_not():
-    messages = build(
-        ToolCall(tool_call_id="", tool_name="t"),
-        ToolResult(tool_call_id="", result="r"),
-        AssistantMessage(message="a"),
-    )
+    messages = build(call(""), result("", "r"), says("a"))
 
     assert shape(messages) == ["assistant: call , a"]
 
 
 @pytest.mark.parametrize("error", ["", False, 0, {"Message": "denied"}])
 def test_a_result_is_an_error_if_its_error_is_not_null(error):
-    messages = build(ToolCall(tool_call_id="1", tool_name="t"), ToolResult(tool_call_id="1", error=error))
+    messages = build(call("1"), ToolResult(tool_call_id="1", error=error))
 
     assert messages[1].parts == (ToolResultPart(tool_use_id="1", content={"error": error}, is_error=True),)
 
 
 def test_an_error_beside_a_result_keeps_both():
-    messages = build(
-        ToolCall(tool_call_id="1", tool_name="t"), ToolResult(tool_call_id="1", result=[], error="half done")
-    )
+    messages = build(call("1"), ToolResult(tool_call_id="1", result=[], error="half done"))
 
     assert messages[1].parts == (
         ToolResultPart(tool_use_id="1", content={"result": [], "error": "half done"}, is_error=True),
@@ -415,42 +343,27 @@ def test_an_error_beside_a_result_keeps_both():
 
 
 def test_building_from_events_leaves_them_as_they_were():
-    log = events(UserMessage(message="hi"), ToolCall(tool_call_id="1", tool_name="t", payload={"q": [1]}))
+    log = events(asks("hi"), ToolCall(tool_call_id="1", tool_name="t", payload={"q": [1]}))
     before = copy.deepcopy(log)
 
     assert build_messages_from_events(log) == build_messages_from_events(log)
     assert log == before
 
 
-def test_a_complete_log_has_no_faults():
-    exchange = [ToolCall(tool_call_id="1", tool_name="t"), ToolResult(tool_call_id="1", result="r")]
-    log = events(UserMessage(message="hi"), *exchange, *exchange)
-
-    assert inspect_results(enumerate(log)) == []
+def asks(text: str) -> UserMessage:
+    return UserMessage(message=text)
 
 
-def test_what_is_missing_is_reported_with_its_offset_in_the_order_of_the_log():
-    log = events(
-        ToolResult(tool_call_id="1", result="too early"),
-        ToolCall(tool_call_id="1", tool_name="t"),
-        ToolCall(tool_call_id="1", tool_name="t"),
-        ToolResult(tool_call_id="1", result="r"),
-        ToolResult(tool_call_id="x", result="r"),
-        ToolCall(tool_call_id="", tool_name="t"),
-        ToolResult(tool_call_id="", result="r"),
-        ToolCall(tool_call_id="2", tool_name="t"),
-    )
+def says(text: str) -> AssistantMessage:
+    return AssistantMessage(message=text)
 
-    faults = inspect_results(enumerate(log, start=100))
 
-    assert [(fault.offset, fault.rule, fault.tool_use_id) for fault in faults] == [
-        (100, "result-after-call", "1"),
-        (101, "call-has-result", "1"),
-        (104, "result-has-call", "x"),
-        (105, "call-has-id", ""),
-        (106, "result-has-id", ""),
-        (107, "call-has-result", "2"),
-    ]
+def call(tool_id: str) -> ToolCall:
+    return ToolCall(tool_call_id=tool_id, tool_name="search")
+
+
+def result(tool_id: str, content: str) -> ToolResult:
+    return ToolResult(tool_call_id=tool_id, result=content)
 
 
 def build(*data: Data) -> list[Message]:

@@ -143,6 +143,37 @@ def test_the_plan_and_the_faults_are_those_of_the_rule(log):
     assert faulty == unanswered | nameless | set(orphans(log))
 
 
+def test_a_complete_log_has_no_faults():
+    exchange = [ToolCall(tool_call_id="1", tool_name="t"), ToolResult(tool_call_id="1", result="r")]
+    log = events(UserMessage(message="hi"), *exchange, *exchange)
+
+    assert inspect_results(enumerate(log)) == []
+
+
+def test_what_is_missing_is_reported_with_its_offset_in_the_order_of_the_log():
+    log = events(
+        ToolResult(tool_call_id="1", result="too early"),
+        ToolCall(tool_call_id="1", tool_name="t"),
+        ToolCall(tool_call_id="1", tool_name="t"),
+        ToolResult(tool_call_id="1", result="r"),
+        ToolResult(tool_call_id="x", result="r"),
+        ToolCall(tool_call_id="", tool_name="t"),
+        ToolResult(tool_call_id="", result="r"),
+        ToolCall(tool_call_id="2", tool_name="t"),
+    )
+
+    faults = inspect_results(enumerate(log, start=100))
+
+    assert [(fault.offset, fault.rule, fault.tool_use_id) for fault in faults] == [
+        (100, "result-after-call", "1"),
+        (101, "call-has-result", "1"),
+        (104, "result-has-call", "x"),
+        (105, "call-has-id", ""),
+        (106, "result-has-id", ""),
+        (107, "call-has-result", "2"),
+    ]
+
+
 def test_a_plan_does_not_change_with_what_is_fed_later():
     call, result = events(ToolCall(tool_call_id="1", tool_name="t"), ToolResult(tool_call_id="1", result="r"))
     planner = ResultPlanner()
@@ -167,7 +198,7 @@ def test_a_message_comes_out_when_it_is_closed_and_waits_for_no_late_result():
     said, answered, asked = stream.feed(11, text)
 
     assert said.late == asked.late == ()
-    assert answered == Draft("user", (12,), late=(12,))
+    assert answered == Draft("user", [12], late=(12,))
     assert answered.message({12: result}) == Message(
         role="user", parts=(ToolResultPart(tool_use_id="1", content="r"),)
     )
@@ -186,7 +217,7 @@ def test_results_that_came_while_their_message_was_open_are_not_read_again():
 
 def test_a_late_part_takes_no_event_but_a_tool_result():
     with pytest.raises(TypeError, match="user_message"):
-        Draft("user", (1,), late=(1,)).message({1: event(UserMessage(message="hi"))})
+        Draft("user", [1], late=(1,)).message({1: event(UserMessage(message="hi"))})
 
 
 def test_a_long_log_is_streamed_in_little_memory():

@@ -15,37 +15,18 @@ from contextlib import asynccontextmanager
 
 from aiokafka import TopicPartition
 from aiokafka.partitioner import murmur2
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from runfold.log.publisher import Outgoing
 from runfold.log.settings import LogSettings
 from runfold.log.tail import Tail
+from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.codec import Record
 from runfold_schemas.errors import UnavailableError
 from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
 
 _LIFE = b"life:"
 _BELL = b"bell:"
-
-
-class Life(BaseModel):
-    """One life of a run: where its log is, whose it is, and whether it has ended."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    run_id: str
-    log_id: str
-    agent_id: str
-    session_id: str | None = None
-    ended: bool = False
-
-
-class Bell(BaseModel):
-    """The run has something new."""
-
-    model_config = ConfigDict(frozen=True)
-
-    run_id: str
 
 
 def partition_of(run_id: str) -> int:

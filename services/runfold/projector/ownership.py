@@ -12,8 +12,9 @@ from aiokafka import ConsumerRebalanceListener, TopicPartition
 from faststream import AckPolicy
 from faststream.kafka import KafkaBroker, KafkaMessage
 
-from runfold.log.catalog import Bell, Life, entry_of
+from runfold.log.catalog import entry_of
 from runfold.settings import Settings
+from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.topics import Topics
 
 _BATCH_MAX = 500

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from runfold.log.admin import LogAdmin
-from runfold.log.catalog import Bell, Life, partition_of
+from runfold.log.catalog import partition_of
 from runfold.log.ends import LogEnds
 from runfold.log.publisher import Publisher
 from runfold.log.reader import read
@@ -29,6 +29,7 @@ from runfold.store.database import Database
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunState, RunStore
 from runfold_projections.run import RunRecord
+from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.codec import decode
 from runfold_schemas.errors import UndecodableError
 from runfold_schemas.events import RunOpened

@@ -8,12 +8,13 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from runfold.log.catalog import Life, life_record, partition_of
+from runfold.log.catalog import life_record, partition_of
 from runfold.log.publisher import Outgoing, Publisher
 from runfold.projector.active import ActiveRun, Folded
 from runfold.store.pages import MERGE_AT, PageStore
 from runfold.store.runs import RunState, RunStore
 from runfold_projections.admission import Admitted
+from runfold_schemas.catalog import Life
 from runfold_schemas.topics import Topics
 
 _SAVE_SHARE = 0.2

@@ -5,7 +5,8 @@ duplicate key says that somebody else was there first. Merging replaces many sma
 reaches further, and then deletes those inside it: at no moment is an offset uncovered.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -27,8 +28,6 @@ BYTES_MAX = 512 * 1024
 MERGE_AT = 64
 """Small pages of a run before its owner merges them."""
 
-_BATCH_PAGES = 8
-_BATCH_SUMMARIES = 1000
 _DUPLICATE_KEY = 11000
 _NO_BODY = {"body": 0}
 
@@ -104,19 +103,20 @@ class PageStore:
             return {documents[fault["index"]]["_id"].partition(":")[0] for fault in faults}
         return set()
 
-    async def read(self, log_id: str, *, first_offset: int = 0, bodies: bool = True) -> AsyncIterator[Page]:
+    async def read(self, log_id: str, *, first_offset: int = 0, bodies: bool = True) -> AsyncGenerator[Page, None]:
         """The pages that cover the log from `first_offset` on, in order, up to the first offset that none covers.
 
         Pages may overlap while they are merged: a page can begin before the end of the one before it.
         """
         cursor = first_offset
         while (start := await self._covering(log_id, cursor)) is not None:
-            for page in await self._from(log_id, start, bodies=bodies):
-                if page.first_offset > cursor:
-                    break
-                if page.next_offset > cursor:
-                    yield page
-                    cursor = page.next_offset
+            async with aclosing(self._from(log_id, start, bodies=bodies)) as pages:
+                async for page in pages:
+                    if page.first_offset > cursor:
+                        break
+                    if page.next_offset > cursor:
+                        yield page
+                        cursor = page.next_offset
 
     async def end(self, log_id: str, *, first_offset: int = 0) -> int:
         """The first offset that no page covers, at or after `first_offset`."""
@@ -124,6 +124,13 @@ class PageStore:
         async for page in self.read(log_id, first_offset=first_offset, bodies=False):
             end = page.next_offset
         return end
+
+    async def first_times(self, log_ids: Iterable[str]) -> dict[str, int]:
+        """When the first record of each log was appended, in milliseconds; nothing of a log without pages."""
+        firsts = [page_id(log_id, 0) for log_id in log_ids]
+        with mongo_errors():
+            cursor = self._pages.find({"_id": {"$in": firsts}}, {"first_time": 1})
+            return {found["_id"].partition(":")[0]: found["first_time"] async for found in cursor}
 
     async def merge(self, log_id: str, *, first_offset: int) -> int:
         """Merges what is small from `first_offset` on. Gives the first offset of the last page, where to go on next time."""
@@ -158,13 +165,16 @@ class PageStore:
             )
         return found["_id"] if found and found["next_offset"] > offset else None
 
-    async def _from(self, log_id: str, start: str, *, bodies: bool) -> list[Page]:
-        with mongo_errors():
-            cursor = self._pages.find(
-                {"_id": {"$gte": start, "$lt": f"{log_id};"}}, None if bodies else _NO_BODY
-            )
-            limited = cursor.sort("_id", ASCENDING).limit(_BATCH_PAGES if bodies else _BATCH_SUMMARIES)
-            return [_from_document(found) async for found in limited]
+    async def _from(self, log_id: str, start: str, *, bodies: bool) -> AsyncGenerator[Page, None]:
+        # The driver fetches batches of 101 pages and 16 MB at the most, so memory stays bounded.
+        query = {"_id": {"$gte": start, "$lt": f"{log_id};"}}
+        cursor = self._pages.find(query, None if bodies else _NO_BODY).sort("_id", ASCENDING)
+        try:
+            with mongo_errors():
+                async for found in cursor:
+                    yield _from_document(found)
+        finally:
+            await cursor.close()
 
     async def _replace(self, group: list[Page]) -> None:
         if len(group) < 2:

@@ -139,6 +139,8 @@ class RunStore:
         if cursor is not None:
             started, run_id = _read_cursor(cursor)
             query["$or"] = [{"started_us": {"$lt": started}}, {"started_us": started, "_id": {"$lt": run_id}}]
+            # Says nothing new, but it is what lets every index begin at the cursor instead of at the newest run.
+            query["started_us"] = {**query.get("started_us", {}), "$lte": started}
         with mongo_errors():
             found = (
                 self._runs.find(query)

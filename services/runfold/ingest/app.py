@@ -1,0 +1,199 @@
+"""The ingest service: HTTP requests become records of the log.
+
+    POST /v1/runs                  open a run, or take it up       --+
+    POST /v1/runs/{run_id}/events  one event, or a batch           --+--> Runfold (the client) --> Kafka
+    POST /v1/runs/{run_id}/status  start, pause, resume, end       --+
+
+An answer of 2xx means durable. Every error is a problem document (RFC 9457); of a batch all is accepted or nothing. What
+`Idempotency-Key` promises is told in `runfold.ingest.idempotency`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, FastAPI, Header, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import Counter
+
+from runfold.client import Position, Run, Runfold
+from runfold.ids import new_event_id
+from runfold.ingest.bodies import JSON, NDJSON, media_type, parse_items, parse_json, read_body
+from runfold.ingest.connection import Connection
+from runfold.ingest.events import changes_life, culprit, events_of
+from runfold.ingest.idempotency import Replays, derived_id, fingerprint, key_of
+from runfold.ingest.requests import EVENTS_BODY, OPEN_BODY, STATUS_BODY, OpenRun, StatusChange, parsed
+from runfold.ingest.runs import Runs
+from runfold.settings import Settings
+from runfold.web import new_app, serve
+from runfold_schemas.codec import new_event
+from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RunEndedError
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.topics import RECORD_BYTES_MAX
+
+BATCH_BYTES_MAX: Final = 4 * RECORD_BYTES_MAX
+"""Of a request with events. JSON may be several times longer than the record it becomes: escapes, spaces."""
+
+COMMAND_BYTES_MAX: Final = 1024 * 1024
+"""Of a request that opens a run or changes its status."""
+
+_PUBLISHED = Counter("runfold_published_events", "Events that the ingest service has appended")
+
+IdempotencyKey = Annotated[str | None, Header(description="makes it safe to send the request again")]
+
+
+async def run(settings: Settings) -> None:
+    """Serves until the process is told to stop. Raises `ConfigurationError` where the broker is not set as it must be."""
+    connection = Connection(settings.log("runfold/ingest"))
+    holding = asyncio.create_task(connection.hold())
+    serving = asyncio.create_task(serve(build_app(connection), host=settings.host, port=settings.port))
+    try:
+        await asyncio.wait({holding, serving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        holding.cancel()
+        serving.cancel()
+        await asyncio.gather(holding, serving, return_exceptions=True)
+    for task in (holding, serving):
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            raise failure
+
+
+def build_app(connection: Connection) -> FastAPI:
+    """The service on its own; `connection.hold` has to run beside it."""
+    app = new_app("Runfold ingest", ready=connection.check)
+    app.include_router(build_router(connection.runfold))
+    return app
+
+
+def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
+    """The routes, for this service or for one that serves more. `runfold` gives the connection, or raises.
+
+    The application has to come from `runfold.web.new_app`, which makes problem documents of our errors.
+    """
+    router = APIRouter(prefix="/v1/runs", tags=["ingest"])
+    runs, replays = Runs(), Replays()
+
+    @router.post("", status_code=HTTPStatus.CREATED, openapi_extra=OPEN_BODY)
+    async def open_run(request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+        """Open a run. One that this agent has opened before is taken up: 200 instead of 201."""
+        media_type(request, allowed=(JSON,))
+        body, key = await read_body(request, bytes_max=COMMAND_BYTES_MAX), key_of(idempotency_key)
+
+        async def handle() -> Response:
+            opening = parsed(OpenRun, parse_json(body))
+            if opening.run_id is None and key is not None:
+                opening = opening.model_copy(update={"run_id": derived_id("run", opening.agent_id, key)})
+            return _opened(await runs.open(runfold(), **dict(opening)))
+
+        return await replays.answer("open", key, fingerprint(body), handle)
+
+    @router.post("/{run_id:path}/events", status_code=HTTPStatus.CREATED, openapi_extra=EVENTS_BODY)
+    async def publish(
+        run_id: str, request: Request, late: bool = False, idempotency_key: IdempotencyKey = None
+    ) -> Response:
+        """Publish one event, or a batch: all of it, or nothing. `late` is for events of a run that has ended."""
+        type_ = media_type(request, allowed=(JSON, NDJSON))
+        body, key = await read_body(request, bytes_max=BATCH_BYTES_MAX), key_of(idempotency_key)
+
+        async def handle() -> Response:
+            run = await runs.get(runfold(), run_id)
+            items = parse_items(body, type_)
+            ids = _event_ids("events", run_id, key)
+            events = events_of(items, run_id=run_id, event_ids=ids, now=datetime.now(UTC))
+            try:
+                positions = await _append(run, events, late=late, repeatable=key is not None)
+            except EventTooLargeError:
+                raise
+            except InvalidEventError as error:
+                raise culprit(error, events, items) from error
+            is_batch = items[0].place.line is not None or items[0].place.index is not None
+            return _published(events, positions) if is_batch else _published_one(events[0], positions[0])
+
+        return await replays.answer(f"events/{run_id}", key, fingerprint(body, type_, str(late)), handle)
+
+    @router.post("/{run_id:path}/status", status_code=HTTPStatus.CREATED, openapi_extra=STATUS_BODY)
+    async def change_status(
+        run_id: str, request: Request, idempotency_key: IdempotencyKey = None
+    ) -> Response:
+        """Start, pause, resume, complete, fail or cancel a run."""
+        media_type(request, allowed=(JSON,))
+        body, key = await read_body(request, bytes_max=COMMAND_BYTES_MAX), key_of(idempotency_key)
+
+        async def handle() -> Response:
+            run = await runs.get(runfold(), run_id)
+            change = parsed(StatusChange, parse_json(body))
+            event = new_event(
+                change.data(),
+                event_id=_event_ids("status", run_id, key)(0),
+                run_id=run_id,
+                timestamp=datetime.now(UTC),
+                **change.envelope(),
+            )
+            positions = await _append(run, [event], late=False, repeatable=key is not None)
+            return _published_one(event, positions[0])
+
+        return await replays.answer(f"status/{run_id}", key, fingerprint(body), handle)
+
+    return router
+
+
+def _event_ids(route: str, run_id: str, key: str | None) -> Callable[[int], str]:
+    if key is None:
+        return lambda _: new_event_id()
+    return lambda index: derived_id(route, run_id, key, index)
+
+
+async def _append(run: Run, events: list[AnyEvent], *, late: bool, repeatable: bool) -> list[Position]:
+    late = late and not changes_life(events)
+    try:
+        if len(events) == 1:
+            # Single events of many requests share a record batch; a batch has one of its own.
+            positions = [await run.publish(events[0], late=late)]
+        else:
+            positions = await run.publish_batch(events, late=late)
+    except RunEndedError:
+        # A request that is sent again may find the run ended since, perhaps by its own first copy.
+        found = await _published_before(run, events) if repeatable else None
+        if found is None:
+            raise
+        return found
+    _PUBLISHED.inc(len(events))
+    return positions
+
+
+async def _published_before(run: Run, events: list[AnyEvent]) -> list[Position] | None:
+    """Where the log has all of these events already; None if it lacks one of them."""
+    offsets: dict[str, int] = {}
+    async for admitted in run.history():
+        if admitted.counts and admitted.event is not None:
+            offsets[admitted.event.event_id] = admitted.record.offset
+    if not all(event.event_id in offsets for event in events):
+        return None
+    return [Position(run.run_id, offsets[event.event_id]) for event in events]
+
+
+def _opened(run: Run) -> Response:
+    content = {
+        "run_id": run.run_id,
+        "agent_id": run.life.agent_id,
+        "session_id": run.life.session_id,
+        "ended": run.ended,
+    }
+    status = HTTPStatus.CREATED if run.is_new else HTTPStatus.OK
+    return JSONResponse(content, status, headers={"Location": f"/v1/runs/{quote(run.run_id, safe='')}"})
+
+
+def _published_one(event: AnyEvent, position: Position) -> Response:
+    return JSONResponse({"run_id": position.run_id, **_position(event, position)}, HTTPStatus.CREATED)
+
+
+def _published(events: list[AnyEvent], positions: list[Position]) -> Response:
+    listed = [_position(*each) for each in zip(events, positions, strict=True)]
+    return JSONResponse({"run_id": positions[0].run_id, "positions": listed}, HTTPStatus.CREATED)
+
+
+def _position(event: AnyEvent, position: Position) -> dict[str, Any]:
+    return {"offset": position.offset, "event_id": event.event_id}

@@ -1,0 +1,168 @@
+"""A run's records with their outcomes, slice by slice, from either of the two places that have them."""
+
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal, Protocol
+
+from runfold.log.reader import read
+from runfold.log.settings import LogSettings
+from runfold.query.snapshots import Generation, Snapshots
+from runfold.store.pages import Page
+from runfold_projections.admission import Admission, Admitted
+from runfold_projections.run import RunRecord
+from runfold_schemas.codec import Record, decode
+from runfold_schemas.errors import UnavailableError
+from runfold_schemas.events import AnyEvent
+
+Source = Literal["snapshot", "log"]
+
+ENDINGS: Final = frozenset({"run_completed", "run_failed", "run_canceled"})
+"""The types of the events that end a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some records in a row. What is said of them may include a few before them: it is there to skip a slice by."""
+
+    next_offset: int
+    max_time: int
+    """The latest append time, milliseconds since 1970."""
+    types: Collection[str]
+    """Of the events that count; `turns` likewise."""
+    turns: Collection[str]
+    admitted: Callable[[], list[Admitted]]
+    """The records themselves. Calling it is the expensive part."""
+
+
+class History(Protocol):
+    """A run up to `end`, which was known when the reading began: reading it twice gives the same."""
+
+    source: ClassVar[Source]
+    run_id: str
+    end: int
+    base: RunRecord
+    """The run record after the first `base.next_offset` records, to go on from."""
+
+    def slices(self, *, first_offset: int = 0, end: int | None = None) -> AsyncGenerator[Slice, None]:
+        """The records of `[first_offset, end)`. Raises `UnavailableError`."""
+
+    async def event(self, offset: int) -> AnyEvent:
+        """The event at `offset`, which must be one that counts. Raises `UnavailableError`."""
+
+
+class SnapshotHistory:
+    """From pages in MongoDB. A switch of the generation in the middle of reading goes unnoticed."""
+
+    source: ClassVar[Source] = "snapshot"
+
+    def __init__(self, snapshots: Snapshots, log_id: str, base: RunRecord, *, end: int) -> None:
+        self.run_id = base.run_id
+        self.end = end
+        self.base = base
+        self._snapshots = snapshots
+        self._log_id = log_id
+        self._last: dict[int, Record] = {}
+
+    async def slices(self, *, first_offset: int = 0, end: int | None = None) -> AsyncGenerator[Slice, None]:
+        position, end = first_offset, self.end if end is None else min(end, self.end)
+        while position < end:
+            generation = await self._snapshots.current()
+            async with aclosing(self._pages(generation, position)) as pages:
+                async for page in pages:
+                    yield _slice_of(page, first_offset=position, end=end)
+                    position = page.next_offset
+                    if position >= end:
+                        return
+            if not await self._snapshots.left(generation):
+                raise self._missing(position)
+
+    async def event(self, offset: int) -> AnyEvent:
+        # Events that are asked for one by one are near each other, so the last page is kept.
+        if offset not in self._last:
+            async with aclosing(self._pages(await self._snapshots.current(), offset)) as pages:
+                async for page in pages:
+                    self._last = {record.offset: record for record in page.records()}
+                    break
+        if offset not in self._last:
+            raise self._missing(offset)
+        return decode(self._last[offset].value)
+
+    async def _pages(self, generation: Generation | None, first_offset: int) -> AsyncGenerator[Page, None]:
+        if generation is not None:
+            async with aclosing(generation.pages.read(self._log_id, first_offset=first_offset)) as pages:
+                async for page in pages:
+                    yield page
+
+    def _missing(self, offset: int) -> UnavailableError:
+        return UnavailableError("MongoDB", reason=f"no page of run {self.run_id!r} holds offset {offset}")
+
+
+class LogHistory:
+    """From the run's topic in Kafka. Outcomes need what was before, so it is always read from its beginning."""
+
+    source: ClassVar[Source] = "log"
+
+    def __init__(self, settings: LogSettings, topic: str, base: RunRecord, *, end: int) -> None:
+        self.run_id = base.run_id
+        self.end = end
+        self.base = base
+        self._settings = settings
+        self._topic = topic
+
+    async def slices(self, *, first_offset: int = 0, end: int | None = None) -> AsyncGenerator[Slice, None]:
+        admission = Admission(self.run_id)
+        async with aclosing(self._read(0, self.end if end is None else min(end, self.end))) as fetches:
+            async for records in fetches:
+                admitted = [admission.admit(record) for record in records]
+                wanted = [one for one in admitted if one.record.offset >= first_offset]
+                if wanted:
+                    yield _slice_of_records(wanted)
+
+    async def event(self, offset: int) -> AnyEvent:
+        async with aclosing(self._read(offset, offset + 1)) as fetches:
+            async for records in fetches:
+                for record in records:
+                    return decode(record.value)
+        raise UnavailableError("Kafka", reason=f"offset {offset} of {self._topic} is gone")
+
+    def _read(self, first_offset: int, end: int) -> AsyncGenerator[list[Record], None]:
+        # An `async def` with a `yield` is a generator, whatever its annotation says: it can be closed.
+        reading: AsyncGenerator[list[Record], None] = read(  # type: ignore[assignment]  # see above
+            self._settings, self._topic, first_offset=first_offset, end=end
+        )
+        return reading
+
+
+def _slice_of(page: Page, *, first_offset: int, end: int) -> Slice:
+    def admitted() -> list[Admitted]:
+        exceptions = {offset: (outcome, reason) for offset, outcome, reason in page.exceptions}
+        return [
+            _admitted(record, *exceptions.get(record.offset, ("accepted", "")))
+            for record in page.records()
+            if first_offset <= record.offset < end
+        ]
+
+    return Slice(
+        next_offset=min(page.next_offset, end),
+        max_time=page.max_time,
+        types=page.counts.keys(),
+        turns=page.turns,
+        admitted=admitted,
+    )
+
+
+def _admitted(record: Record, outcome: str, reason: str) -> Admitted:
+    event = None if outcome == "undecodable" else decode(record.value)
+    return Admitted(record, outcome, event, reason)  # type: ignore[arg-type]  # the outcome is one that we stored
+
+
+def _slice_of_records(admitted: Sequence[Admitted]) -> Slice:
+    events = [one.event for one in admitted if one.event is not None and one.counts]
+    return Slice(
+        next_offset=admitted[-1].record.offset + 1,
+        max_time=max(one.record.log_time for one in admitted),
+        types={event.type for event in events},
+        turns={event.turn_id for event in events if event.turn_id is not None},
+        admitted=lambda: list(admitted),
+    )

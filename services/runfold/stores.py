@@ -1,0 +1,245 @@
+"""For people who know Goa-AI: its memory store and its run store, with Runfold behind them.
+
+    stores = RunfoldStores(runfold)
+    await stores.append_events("support", "r-1", UserMessage(message="Where is my parcel?"))
+    snapshot = await stores.load_run("support", "r-1")
+
+Verbs and meaning are Goa-AI's: appending opens the run, and a run that does not exist loads empty. Both verbs that read
+read the log, so they see what was written before. Where a log differs from a table, the docstrings say how.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, Protocol
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict
+
+from runfold.client import Run, Runfold
+from runfold.ids import new_event_id
+from runfold_projections.admission import Admitted
+from runfold_projections.run import RunRecord, fold
+from runfold_schemas.codec import parse_event
+from runfold_schemas.errors import InvalidEventError, RunEndedError, RunNotFoundError
+from runfold_schemas.events import (
+    AnyEvent,
+    Data,
+    PhaseChanged,
+    RunCanceled,
+    RunCompleted,
+    RunFailed,
+    RunLabeled,
+    RunOpened,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    Status,
+)
+
+
+class MemoryEvent(NamedTuple):
+    """An entry of a run's memory before it is an event: its kind by name, and the kind's data fields."""
+
+    type: str
+    data: Mapping[str, Any]
+    timestamp: datetime | None = None
+    labels: Mapping[str, str] = {}
+
+
+class Snapshot(NamedTuple):
+    """What happened in a run, in the order of its log. What the run itself went through (status, phase, labels) is in its
+    record. `meta` holds `log_id` and `next_offset`, the position that the snapshot includes; nothing for an unknown run.
+    """
+
+    agent_id: str
+    run_id: str
+    events: tuple[AnyEvent, ...] = ()
+    meta: Mapping[str, Any] = {}
+
+    def filter_by_type(self, type_: str) -> list[AnyEvent]:
+        """The events of one kind, oldest first."""
+        return [event for event in self.events if event.type == type_]
+
+    def latest(self, type_: str) -> AnyEvent | None:
+        """The last event of one kind."""
+        return next((event for event in reversed(self.events) if event.type == type_), None)
+
+
+class Record(BaseModel):
+    """What is known of a run. Only what is set in a record is written; times are read from the log."""
+
+    model_config = ConfigDict(frozen=True)
+
+    agent_id: str
+    run_id: str
+    session_id: str | None = None
+    turn_id: str | None = None
+    status: Status = "pending"
+    started_at: AwareDatetime | None = None
+    updated_at: AwareDatetime | None = None
+    labels: dict[str, str] = {}
+    metadata: dict[str, Any] = {}
+    """Any JSON. A failed run's `error`, if it is a string, is also the run's error."""
+
+
+class MemoryStore(Protocol):
+    """The history of runs."""
+
+    async def append_events(
+        self, agent_id: str, run_id: str, *events: MemoryEvent | Data | AnyEvent
+    ) -> None: ...
+
+    async def load_run(self, agent_id: str, run_id: str) -> Snapshot: ...
+
+
+class RunStore(Protocol):
+    """The records of runs."""
+
+    async def upsert_run(self, record: Record) -> None: ...
+
+    async def load_run_record(self, run_id: str) -> Record | None: ...
+
+
+class RunfoldStores:
+    """Both stores over one connection. Every verb may raise `UnavailableError`."""
+
+    def __init__(self, runfold: Runfold) -> None:
+        self._runfold = runfold
+
+    async def append_events(self, agent_id: str, run_id: str, *events: MemoryEvent | Data | AnyEvent) -> None:
+        """Appends `events` next to each other, all or none. Opens the run if there is none.
+
+        An `event_id` that is appended again counts once. To a run that has ended they are appended as late. Raises
+        `RunConflictError` for another agent's run, `InvalidEventError`, `EventTooLargeError`, and `RunEndedError` for an
+        event that would change an ended run itself.
+        """
+        run = await self._runfold.open_run(agent_id=agent_id, run_id=run_id)
+        appended = [_event_of(run, event) for event in events]
+        changes_run = any(isinstance(event.data, _ABOUT_THE_RUN) for event in appended)
+        await run.publish_batch(appended, late=run.ended and not changes_run)
+
+    async def load_run(self, agent_id: str, run_id: str) -> Snapshot:
+        """What was appended to the run; empty if this agent has no such run."""
+        run = await self._find(run_id)
+        if run is None or run.life.agent_id != agent_id:
+            return Snapshot(agent_id, run_id)
+        history = [admitted async for admitted in run.history()]
+        events = tuple(event for event in _counting(history) if not isinstance(event.data, _ABOUT_THE_RUN))
+        return Snapshot(agent_id, run_id, events, {"log_id": run.life.log_id, "next_offset": len(history)})
+
+    async def upsert_run(self, record: Record) -> None:
+        """Opens the run, or publishes what `record` changes: status, turn, labels, metadata.
+
+        Labels and metadata are merged over those there are, since a log forgets nothing. A new run starts at
+        `started_at`; changes are stamped with `updated_at`. Raises `RunEndedError` for a status after the end,
+        `InvalidEventError` for a way back to pending, `RunConflictError` if agent or session are others.
+        """
+        run = await self._runfold.open_run(
+            agent_id=record.agent_id,
+            run_id=record.run_id,
+            session_id=record.session_id,
+            turn_id=record.turn_id,
+            labels=record.labels,
+            pending=record.status == "pending",
+            started_at=record.started_at,
+        )
+        standing = await _record_of(run)
+        changes = [
+            run.event(data, turn_id=record.turn_id, timestamp=record.updated_at)
+            for data in _changes(standing, record)
+        ]
+        await run.publish_batch(changes, late=run.ended)
+
+    async def load_run_record(self, run_id: str) -> Record | None:
+        """The record, folded from the run's log; None if there is no such run."""
+        run = await self._find(run_id)
+        return await _record_of(run) if run is not None else None
+
+    async def _find(self, run_id: str) -> Run | None:
+        try:
+            return await self._runfold.get_run(run_id)
+        except RunNotFoundError:
+            return None
+
+
+_ABOUT_THE_RUN: Final = (
+    RunOpened,
+    RunStarted,
+    RunPaused,
+    RunResumed,
+    RunCompleted,
+    RunFailed,
+    RunCanceled,
+    RunLabeled,
+    PhaseChanged,
+)
+
+
+def _event_of(run: Run, given: MemoryEvent | Data | AnyEvent) -> AnyEvent:
+    if isinstance(given, Data):
+        return run.event(given)
+    if isinstance(given, MemoryEvent):
+        return parse_event(
+            {
+                "type": given.type,
+                "data": dict(given.data),
+                "event_id": new_event_id(),
+                "run_id": run.run_id,
+                "timestamp": given.timestamp or datetime.now(UTC),
+                "labels": dict(given.labels),
+            }
+        )
+    if given.run_id != run.run_id:
+        message = f"run_id: the event belongs to run {given.run_id!r}, not {run.run_id!r}"
+        raise InvalidEventError(message, field="run_id")
+    return given
+
+
+def _counting(history: list[Admitted]) -> Iterator[AnyEvent]:
+    return (admitted.event for admitted in history if admitted.counts and admitted.event is not None)
+
+
+async def _record_of(run: Run) -> Record:
+    history = [admitted async for admitted in run.history()]
+    folded = fold(RunRecord(run_id=run.run_id), history)
+    metadata: dict[str, Any] = {}
+    for event in _counting(history):
+        if isinstance(event.data, RunLabeled):
+            metadata.update(event.data.metadata)
+    return Record(**folded.model_dump(include=set(Record.model_fields)), metadata=metadata)
+
+
+def _changes(standing: Record, record: Record) -> Iterator[Data]:
+    """What has to happen to the run for it to be as `record` says."""
+    labels = _new_entries(standing.labels, record.labels)
+    metadata = _new_entries(standing.metadata, record.metadata)
+    if labels or metadata or record.turn_id not in (None, standing.turn_id):
+        yield RunLabeled(labels=labels, metadata=metadata)
+    if record.status != standing.status:
+        yield from _transition(standing, record)
+
+
+def _new_entries(standing: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in wanted.items() if name not in standing or standing[name] != value}
+
+
+def _transition(standing: Record, record: Record) -> Iterator[Data]:
+    if standing.status in ("completed", "failed", "canceled"):
+        raise RunEndedError(record.run_id)
+    match record.status:
+        case "pending":
+            raise InvalidEventError(
+                f"status: a {standing.status} run cannot become pending again", field="status"
+            )
+        case "running":
+            yield RunStarted() if standing.status == "pending" else RunResumed()
+        case "paused":
+            if standing.status == "pending":
+                yield RunStarted()
+            yield RunPaused()
+        case "completed":
+            yield RunCompleted()
+        case "failed":
+            error = record.metadata.get("error")
+            yield RunFailed(error=error if isinstance(error, str) else "")
+        case "canceled":
+            yield RunCanceled()

@@ -1,0 +1,50 @@
+"""The ingest service for tests: the application in this process, its connection to Kafka a real one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from runfold.ingest.app import build_app
+from runfold.ingest.connection import Connection
+from runfold.settings import Settings
+from tests.processes import until
+
+
+@asynccontextmanager
+async def ingest(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a service that has just started; `is_ready` says when it is connected."""
+    connection = Connection(Settings(**settings).log("runfold/ingest"))
+    holding = asyncio.create_task(connection.hold())
+    transport = httpx.ASGITransport(build_app(connection))
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://ingest", timeout=60) as client:
+            yield client
+    finally:
+        holding.cancel()
+        await asyncio.gather(holding, return_exceptions=True)
+
+
+@asynccontextmanager
+async def ready_ingest(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with ingest(**settings) as client:
+        await until(lambda: is_ready(client), what="the service's connection to Kafka")
+        yield client
+
+
+async def is_ready(client: httpx.AsyncClient) -> bool:
+    return (await client.get("/health/ready")).status_code == 200
+
+
+async def opened(client: httpx.AsyncClient, **options: Any) -> str:
+    """The path of a new run."""
+    response = await client.post("/v1/runs", json={"agent_id": "a", **options})
+    assert response.status_code == 201
+    return f"/v1/runs/{response.json()['run_id']}"
+
+
+def note(text: str = "n", **envelope: Any) -> dict[str, Any]:
+    """The smallest event."""
+    return {"type": "planner_note", "data": {"note": text}, **envelope}

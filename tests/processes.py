@@ -1,0 +1,64 @@
+"""The projector as a real process that a test can kill, and what it stores."""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from runfold.local import Service, free_port, ready_url
+from runfold.settings import Settings
+from runfold.store.database import connect
+from runfold.store.generations import Generations
+from runfold.store.pages import PageStore
+from runfold.store.runs import RunStore
+from runfold.verify import Difference, verify
+
+
+def projector(settings: Settings, log: Path, *, worker_id: str = "") -> Service:
+    """`runfold serve projector` with `settings`; ready when it owns partitions of the catalog."""
+    port = free_port()
+    named = {"RUNFOLD_WORKER_ID": worker_id} if worker_id else {}
+    return Service(
+        f"projector {worker_id}",
+        [sys.executable, "-m", "runfold.cli", "serve", "projector", "--port", str(port - 1)],
+        ready=ready_url(f"http://127.0.0.1:{port}/health/ready"),
+        log=log,
+        env={f"RUNFOLD_{name.upper()}": str(getattr(settings, name)) for name in settings.model_fields_set} | named,
+        grace_seconds=5,
+    )
+
+
+class Projections:
+    """What the projectors have stored, read as it is."""
+
+    def __init__(self, settings: Settings, generations: Generations, generation: str, database: object) -> None:
+        self.settings = settings
+        self.generations = generations
+        self.generation = generation
+        self.pages = PageStore(database, generation)
+        self.runs = RunStore(database, generation)
+
+    async def end(self, log_id: str) -> int:
+        return await self.pages.end(log_id)
+
+    async def differences(self) -> list[Difference]:
+        return [one async for _, found in verify(self.settings.log(), self.pages, self.runs) for one in found]
+
+
+@asynccontextmanager
+async def projections(settings: Settings) -> AsyncIterator[Projections]:
+    """The current generation; the first one begins here where there is none."""
+    async with connect(settings.mongo, settings.database) as database:
+        generations = Generations(database)
+        yield Projections(settings, generations, await generations.current_or_first(), database)
+
+
+async def until(holds: Callable[[], Awaitable[bool]], *, seconds: float = 20.0, what: str = "the condition") -> float:
+    """Waits for a condition and gives the seconds that it took; fails after the deadline."""
+    began = time.monotonic()
+    while not await holds():
+        assert time.monotonic() - began < seconds, f"{what} did not come true within {seconds} s"
+        await asyncio.sleep(0.002)
+    return time.monotonic() - began

@@ -1,0 +1,134 @@
+"""Records for tests: events as the broker gives them back, and whole logs for properties."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from tests.builders import event, event_id
+
+from runfold_projections.admission import Admission, Admitted
+from runfold_schemas.codec import Record, encode, headers
+from runfold_schemas.events import (
+    AnyEvent,
+    AssistantMessage,
+    Data,
+    PhaseChanged,
+    PlannerNote,
+    RunCanceled,
+    RunCompleted,
+    RunFailed,
+    RunLabeled,
+    RunOpened,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    SystemMessage,
+    Thinking,
+    TokenUsage,
+    ToolCall,
+    ToolResult,
+    UserMessage,
+)
+
+modest = settings(max_examples=60, deadline=None)
+"""For properties: a few seconds for all of them, also where the machine is busy with something else."""
+
+LOG_TIME = 1_767_225_600_000
+"""The append time of offset 0, in milliseconds; each further offset is ten later."""
+
+ONE_OF_EACH: tuple[Data, ...] = (
+    RunOpened(agent_id="agent-1", log_id="log-1", session_id="session-1", labels={"team": "red"}),
+    RunStarted(),
+    RunPaused(reason="lunch"),
+    RunResumed(),
+    RunCompleted(),
+    RunFailed(error="out of luck"),
+    RunCanceled(),
+    RunLabeled(labels={"team": "blue", "tier": "1"}),
+    PhaseChanged(phase="planning"),
+    TokenUsage(model="m", input_tokens=3, output_tokens=5, cache_read_tokens=7, cache_write_tokens=11),
+    SystemMessage(message="be kind"),
+    UserMessage(message="hello"),
+    AssistantMessage(message="hi"),
+    Thinking(text="hm", signature="s", final=True),
+    ToolCall(tool_call_id="1", tool_name="search", payload={"q": "x"}),
+    ToolResult(tool_call_id="1", result="found"),
+    PlannerNote(note="n"),
+)
+"""An event's data of every kind."""
+
+
+def record(what: AnyEvent | bytes | None, offset: int = 0, **fields: Any) -> Record:
+    """The record of an event, or of bytes that are none, at `offset`."""
+    defaults: dict[str, Any] = {
+        "log_time": LOG_TIME + offset * 10,
+        "key": None,
+        "headers": () if isinstance(what, bytes | None) else tuple(headers(what, source="tests")),
+        "value": what if isinstance(what, bytes | None) else encode(what),
+    }
+    return Record(offset, **(defaults | fields))
+
+
+def records(*data: Data, first_offset: int = 0, **envelope: Any) -> list[Record]:
+    """A record for each of `data`, one after the other."""
+    return [record(event(each, **envelope), offset) for offset, each in enumerate(data, first_offset)]
+
+
+def admit(log: Sequence[Record], run_id: str = "run-1") -> list[Admitted]:
+    """What becomes of a whole log."""
+    admission = Admission(run_id)
+    return [admission.admit(one) for one in log]
+
+
+def restored(admission: Admission, before: Sequence[Admitted]) -> Admission:
+    """The admission as it is after it was stored: from its plain fields, and the ids of what counted before."""
+    seen = [one.event.event_id for one in before if one.event is not None and one.counts]
+    return Admission(
+        admission.run_id,
+        seen=seen,
+        opened=admission.opened,
+        ended=admission.ended,
+        last_offset=admission.last_offset,
+    )
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Record]:
+    """A log as the world may write it: kinds in any order, few ids, gaps, and records that are nothing."""
+    log: list[Record] = []
+    offset = -1
+    for _ in range(draw(st.integers(0, 14))):
+        offset += draw(st.sampled_from((1, 1, 1, 2, 7)))
+        log.append(draw(st.one_of(_events(offset), _events(offset), _events(offset), _broken(offset))))
+    return log
+
+
+def _events(offset: int) -> st.SearchStrategy[Record]:
+    expected = st.one_of(st.none(), st.none(), st.integers(-1, max(offset, 0)))
+    return st.builds(
+        lambda data, number, expected_offset, turn_id: record(
+            event(data, event_id=event_id(number), expected_offset=expected_offset, turn_id=turn_id), offset
+        ),
+        st.sampled_from(ONE_OF_EACH),
+        st.integers(0, 9),
+        expected,
+        st.sampled_from((None, "turn-1", "turn-2")),
+    )
+
+
+def _broken(offset: int) -> st.SearchStrategy[Record]:
+    return st.sampled_from(
+        (
+            record(b"{", offset),
+            record(None, offset),
+            record(event(UserMessage(message="lost"), run_id="run-2"), offset),
+        )
+    )
+
+
+def portions(log: Sequence[Any]) -> st.SearchStrategy[list[Sequence[Any]]]:
+    """`log` cut anywhere, also into nothing."""
+    return st.lists(st.integers(0, len(log)), max_size=4).map(
+        lambda cuts: [log[a:b] for a, b in zip([0, *sorted(cuts)], [*sorted(cuts), len(log)], strict=True)]
+    )
