@@ -1,30 +1,25 @@
 """The ingest service for tests: the application in this process, its connection to Kafka a real one."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+from tests.processes import until
 
 from runfold.ingest.app import build_app
-from runfold.ingest.connection import Connection
 from runfold.settings import Settings
-from tests.processes import until
 
 
 @asynccontextmanager
 async def ingest(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a service that has just started; `is_ready` says when it is connected."""
-    connection = Connection(Settings(**settings).log("runfold/ingest"))
-    holding = asyncio.create_task(connection.hold())
-    transport = httpx.ASGITransport(build_app(connection))
-    try:
-        async with httpx.AsyncClient(transport=transport, base_url="http://ingest", timeout=60) as client:
-            yield client
-    finally:
-        holding.cancel()
-        await asyncio.gather(holding, return_exceptions=True)
+    app = build_app(Settings(**settings))
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://ingest") as client,
+    ):
+        yield client
 
 
 @asynccontextmanager

@@ -6,35 +6,19 @@ lifecycle change after the end); `late` (decodable, after the end of the run: ke
 """
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from runfold_schemas.codec import Record, decode_record
 from runfold_schemas.errors import UndecodableError
-from runfold_schemas.events import (
-    AnyEvent,
-    PhaseChanged,
-    RunCanceled,
-    RunCompleted,
-    RunFailed,
-    RunOpened,
-    RunPaused,
-    RunResumed,
-    RunStarted,
-)
+from runfold_schemas.events import AnyEvent
 
 Outcome = Literal["accepted", "duplicate", "rejected", "late", "undecodable"]
 
-_LIFECYCLE = (
-    RunOpened,
-    RunStarted,
-    RunPaused,
-    RunResumed,
-    RunCompleted,
-    RunFailed,
-    RunCanceled,
-    PhaseChanged,
-)
-_TERMINAL = (RunCompleted, RunFailed, RunCanceled)
+COUNTING: Final[frozenset[Outcome]] = frozenset({"accepted", "late"})
+"""The outcomes with which an event is part of the run's history."""
+
+_TERMINAL = frozenset({"run_completed", "run_failed", "run_canceled"})
+_LIFECYCLE = _TERMINAL | {"run_opened", "run_started", "run_paused", "run_resumed", "phase_changed"}
 
 
 class Admitted(NamedTuple):
@@ -48,7 +32,7 @@ class Admitted(NamedTuple):
     @property
     def counts(self) -> bool:
         """Whether the event is part of the run's history."""
-        return self.outcome in ("accepted", "late")
+        return self.outcome in COUNTING
 
 
 class Admission:
@@ -90,8 +74,8 @@ class Admission:
                 event,
                 f"expected_offset is {event.expected_offset}, the last accepted event is at {self.last_offset}",
             )
-        if isinstance(event.data, _LIFECYCLE):
-            refusal = self._change_life(event.data)
+        if event.type in _LIFECYCLE:
+            refusal = self._change_life(event.type)
             if refusal:
                 return Admitted(record, "rejected", event, refusal)
             outcome: Outcome = "accepted"
@@ -101,14 +85,14 @@ class Admission:
         self.last_offset = record.offset
         return Admitted(record, outcome, event, "the run had ended" if outcome == "late" else "")
 
-    def _change_life(self, data: object) -> str:
+    def _change_life(self, change: str) -> str:
         """Why the change is refused; "" if it is made."""
         if self.ended:
             return "the run has ended"
-        if isinstance(data, RunOpened):
+        if change == "run_opened":
             if self.opened:
                 return "the run is open already"
             self.opened = True
-        if isinstance(data, _TERMINAL):
+        if change in _TERMINAL:
             self.ended = True
         return ""

@@ -128,11 +128,11 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
         case RunResumed():
             return _moved(record, "running", allowed={"paused"})
         case RunCompleted():
-            return {**_moved(record, "completed", allowed=_LIVE), "phase": "completed"}
+            return _moved(record, "completed", allowed=_LIVE, phase="completed")
         case RunFailed() as failed:
-            return {**_moved(record, "failed", allowed=_LIVE), "phase": "failed", "error": failed.error}
+            return _moved(record, "failed", allowed=_LIVE, phase="failed", error=failed.error)
         case RunCanceled():
-            return {**_moved(record, "canceled", allowed=_LIVE), "phase": "canceled"}
+            return _moved(record, "canceled", allowed=_LIVE, phase="canceled")
         case RunLabeled() as labeled:
             return {"labels": {**record.labels, **labeled.labels}}
         case PhaseChanged() as changed:
@@ -153,9 +153,9 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
             assert_never(event.data)
 
 
-def _moved(record: RunRecord, status: Status, *, allowed: Iterable[Status]) -> Mapping[str, Any]:
+def _moved(record: RunRecord, status: Status, *, allowed: Iterable[Status], **more: str) -> Mapping[str, Any]:
     if record.status in allowed:
-        return {"status": status}
+        return {"status": status, **more}
     return {"illegal_transitions": record.illegal_transitions + 1}
 
 

@@ -82,11 +82,11 @@ def decode(value: bytes | None) -> AnyEvent:
 def decode_record(record: Record) -> AnyEvent:
     """The event in a record, provided that its headers do not contradict it. Raises `UndecodableError`."""
     event = decode(record.value)
-    for name, value in record.headers:
-        if (name == "ce_id" and value != event.event_id.encode()) or (
-            name == "ce_type" and value != event.type.encode()
-        ):
-            raise UndecodableError(f"header {name} is {value!r}, the event says otherwise")
+    named = dict(record.headers)
+    for name, said in (("ce_id", event.event_id), ("ce_type", event.type)):
+        value = named.get(name)
+        if value is not None and value != said.encode():
+            raise UndecodableError(f"header {name} is {value!r}, the event says {said!r}")
     return event
 
 

@@ -104,7 +104,7 @@ class RunOpened(Data):
     log_id: str
     session_id: Id | None = None
     status: Literal["pending", "running"] = "running"
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)
 
 
 class RunStarted(Data):
@@ -157,7 +157,7 @@ class Event(BaseModel, Generic[DataT]):
     data: DataT
     schema_version: Literal[1] = 1
     turn_id: str | None = None
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)
     message_id: str | None = None
     """The provider's id of the assistant message that this event is a part of."""
     expected_offset: Annotated[int, Field(ge=-1)] | None = None

@@ -43,14 +43,17 @@ def stale_files(folder: Path = FOLDER) -> list[Path]:
 
 def event_schema() -> dict[str, Any]:
     """JSON Schema of a record's value: an event of any kind."""
-    adapter: TypeAdapter[AnyEvent] = TypeAdapter(Annotated[AnyEvent, Field(discriminator="type")])
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "$id": "urn:runfold:event:1",
         "title": "Event",
         "description": "The value of a record on a run's topic: one event, by its type.",
-        **adapter.json_schema(schema_generator=_FieldsWithoutTitles),
+        **event_adapter().json_schema(schema_generator=_FieldsWithoutTitles),
     }
+
+
+def event_adapter() -> TypeAdapter[AnyEvent]:
+    return TypeAdapter(Annotated[AnyEvent, Field(discriminator="type")])
 
 
 class _FieldsWithoutTitles(GenerateJsonSchema):

@@ -16,6 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from runfold.client import Run, Runfold
 from runfold.ids import new_event_id
+from runfold.runs import Runs
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold
 from runfold_schemas.codec import parse_event
@@ -104,6 +105,7 @@ class RunfoldStores:
 
     def __init__(self, runfold: Runfold) -> None:
         self._runfold = runfold
+        self._runs = Runs()
 
     async def append_events(self, agent_id: str, run_id: str, *events: MemoryEvent | Data | AnyEvent) -> None:
         """Appends `events` next to each other, all or none. Opens the run if there is none.
@@ -112,7 +114,7 @@ class RunfoldStores:
         `RunConflictError` for another agent's run, `InvalidEventError`, `EventTooLargeError`, and `RunEndedError` for an
         event that would change an ended run itself.
         """
-        run = await self._runfold.open_run(agent_id=agent_id, run_id=run_id)
+        run, _ = await self._runs.open(self._runfold, agent_id=agent_id, run_id=run_id)
         appended = [_event_of(run, event) for event in events]
         changes_run = any(isinstance(event.data, _ABOUT_THE_RUN) for event in appended)
         await run.publish_batch(appended, late=run.ended and not changes_run)
@@ -133,7 +135,8 @@ class RunfoldStores:
         `started_at`; changes are stamped with `updated_at`. Raises `RunEndedError` for a status after the end,
         `InvalidEventError` for a way back to pending, `RunConflictError` if agent or session are others.
         """
-        run = await self._runfold.open_run(
+        run, _ = await self._runs.open(
+            self._runfold,
             agent_id=record.agent_id,
             run_id=record.run_id,
             session_id=record.session_id,
@@ -156,7 +159,7 @@ class RunfoldStores:
 
     async def _find(self, run_id: str) -> Run | None:
         try:
-            return await self._runfold.get_run(run_id)
+            return await self._runs.get(self._runfold, run_id)
         except RunNotFoundError:
             return None
 

@@ -1,5 +1,6 @@
 """What every HTTP service of ours has in common: problem documents (RFC 9457), health, and how it is run."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
@@ -112,11 +113,19 @@ def new_app(title: str, *, ready: Check, **options: Any) -> FastAPI:
 
 
 async def serve(app: FastAPI, *, host: str, port: int) -> None:
-    """Serves until the process is told to stop (SIGTERM or Ctrl-C)."""
+    """Serves until the process is told to stop (SIGTERM or Ctrl-C) or the task is cancelled; requests in hand are answered."""
     config = uvicorn.Config(
         app, host=host, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=5
     )
-    await uvicorn.Server(config).serve()
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    try:
+        await asyncio.shield(serving)
+    except asyncio.CancelledError:
+        # A cancelled server would leave its requests and its lifespan where they are.
+        server.should_exit = True
+        await serving
+        raise
 
 
 def configure_logging(level: str) -> None:

@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from tests.ingesting import note, opened, ready_ingest
 
 from runfold import Runfold
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold
-from tests.ingesting import note, opened, ready_ingest
 
 PREFIX = f"t{uuid4().hex[:8]}"
 

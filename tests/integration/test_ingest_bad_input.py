@@ -7,12 +7,12 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from tests.ingesting import note, opened, ready_ingest
+from tests.processes import until
 
 from runfold import Runfold
 from runfold.log.catalog import life_record, partition_of
 from runfold_schemas.topics import RECORD_BYTES_MAX
-from tests.ingesting import note, opened, ready_ingest
-from tests.processes import until
 
 PREFIX = f"t{uuid4().hex[:8]}"
 

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from tests.ingesting import note, opened, ready_ingest
 
 from runfold import Runfold
-from tests.ingesting import note, opened, ready_ingest
 
 PREFIX = f"t{uuid4().hex[:8]}"
 KEY = {"Idempotency-Key": '"7d3f"'}

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from runfold import Runfold
-from runfold.local import LocalStack, free_port
 from tests.ingesting import ingest, is_ready, note, opened
 from tests.processes import until
+
+from runfold import Runfold
+from runfold.local import LocalStack, free_port
 
 
 async def test_the_service_outlives_a_kafka_that_comes_late_and_goes_in_between(tmp_path: Path):
@@ -21,6 +22,7 @@ async def test_the_service_outlives_a_kafka_that_comes_late_and_goes_in_between(
             away = await client.post(
                 f"{run}/events", json=note("meanwhile"), headers={"Idempotency-Key": "1"}
             )
+            unknown = await client.post("/v1/runs/never-seen/events", json=note())
             await stack.kafka_server.start()
             await until(lambda: is_ready(client), seconds=30, what="the connection after the restart")
             again = await client.post(
@@ -29,7 +31,7 @@ async def test_the_service_outlives_a_kafka_that_comes_late_and_goes_in_between(
             async with Runfold(stack.kafka) as runfold:
                 events = [event async for event in (await runfold.get_run("r")).events()]
 
-    for refused in (early, away):
+    for refused in (early, away, unknown):
         assert refused.status_code == 503
         assert refused.headers["retry-after"] == "1"
         assert refused.json()["server"] == "Kafka"

@@ -8,8 +8,8 @@ An answer of 2xx means durable. Every error is a problem document (RFC 9457); of
 `Idempotency-Key` promises is told in `runfold.ingest.idempotency`.
 """
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Final
@@ -26,7 +26,7 @@ from runfold.ingest.connection import Connection
 from runfold.ingest.events import changes_life, culprit, events_of
 from runfold.ingest.idempotency import Replays, derived_id, fingerprint, key_of
 from runfold.ingest.requests import EVENTS_BODY, OPEN_BODY, STATUS_BODY, OpenRun, StatusChange, parsed
-from runfold.ingest.runs import Runs
+from runfold.runs import Runs
 from runfold.settings import Settings
 from runfold.web import new_app, serve
 from runfold_schemas.codec import new_event
@@ -46,24 +46,25 @@ IdempotencyKey = Annotated[str | None, Header(description="makes it safe to send
 
 
 async def run(settings: Settings) -> None:
-    """Serves until the process is told to stop. Raises `ConfigurationError` where the broker is not set as it must be."""
+    """Serves until the process is told to stop."""
+    await serve(build_app(settings), host=settings.host, port=settings.port)
+
+
+def build_app(settings: Settings) -> FastAPI:
+    """The service as an application of its own, connected for the length of its lifespan."""
     connection = Connection(settings.log("runfold/ingest"))
-    holding = asyncio.create_task(connection.hold())
-    serving = asyncio.create_task(serve(build_app(connection), host=settings.host, port=settings.port))
-    try:
-        await asyncio.wait({holding, serving}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        holding.cancel()
-        serving.cancel()
-        await asyncio.gather(holding, serving, return_exceptions=True)
-    for task in (holding, serving):
-        if not task.cancelled() and (failure := task.exception()) is not None:
-            raise failure
 
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with connection:
+            yield
 
-def build_app(connection: Connection) -> FastAPI:
-    """The service on its own; `connection.hold` has to run beside it."""
-    app = new_app("Runfold ingest", ready=connection.check)
+    app = new_app(
+        "Runfold ingest",
+        ready=connection.check,
+        lifespan=lifespan,
+        description="Publish runs: open them, append events, change their status.",
+    )
     app.include_router(build_router(connection.runfold))
     return app
 
@@ -86,7 +87,7 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
             opening = parsed(OpenRun, parse_json(body))
             if opening.run_id is None and key is not None:
                 opening = opening.model_copy(update={"run_id": derived_id("run", opening.agent_id, key)})
-            return _opened(await runs.open(runfold(), **dict(opening)))
+            return _opened(*await runs.open(runfold(), **dict(opening)))
 
         return await replays.answer("open", key, fingerprint(body), handle)
 
@@ -175,14 +176,14 @@ async def _published_before(run: Run, events: list[AnyEvent]) -> list[Position] 
     return [Position(run.run_id, offsets[event.event_id]) for event in events]
 
 
-def _opened(run: Run) -> Response:
+def _opened(run: Run, is_new: bool) -> Response:
     content = {
         "run_id": run.run_id,
         "agent_id": run.life.agent_id,
         "session_id": run.life.session_id,
         "ended": run.ended,
     }
-    status = HTTPStatus.CREATED if run.is_new else HTTPStatus.OK
+    status = HTTPStatus.CREATED if is_new else HTTPStatus.OK
     return JSONResponse(content, status, headers={"Location": f"/v1/runs/{quote(run.run_id, safe='')}"})
 
 

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Self
 
 from runfold.client import Runfold
 from runfold.log.settings import LogSettings
-from runfold_schemas.errors import UnavailableError
+from runfold_schemas.errors import ConfigurationError, RunfoldError, UnavailableError
 
 _RETRY_SECONDS: Final = 1.0
 _CHECK_SECONDS: Final = 2.0
@@ -15,17 +15,30 @@ _log = logging.getLogger(__name__)
 
 
 class Connection:
-    """A `Runfold` from the moment that Kafka has answered. `hold` runs beside whoever asks for it."""
+    """A `Runfold` from the moment that Kafka has answered, to the end of the `async with` block.
+
+    Until then, and for as long as the broker is not configured as it must be, `runfold` raises what is wrong. Once it
+    stands, the client itself survives that Kafka goes and comes back.
+    """
 
     def __init__(self, settings: LogSettings) -> None:
         self._settings = settings
         self._runfold: Runfold | None = None
-        self._reason = "not connected yet"
+        self._refusal: RunfoldError = UnavailableError("Kafka", reason="not connected yet")
+        self._holding: asyncio.Task[NoReturn]
+
+    async def __aenter__(self) -> Self:
+        self._holding = asyncio.create_task(self._hold())
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._holding.cancel()
+        await asyncio.gather(self._holding, return_exceptions=True)
 
     def runfold(self) -> Runfold:
-        """Raises `UnavailableError` before the connection stands."""
+        """Raises `UnavailableError` or `ConfigurationError` while there is no connection."""
         if self._runfold is None:
-            raise UnavailableError("Kafka", reason=self._reason)
+            raise self._refusal
         return self._runfold
 
     async def check(self) -> None:
@@ -37,11 +50,7 @@ class Connection:
         except TimeoutError as error:
             raise UnavailableError("Kafka", reason=f"no answer within {_CHECK_SECONDS} s") from error
 
-    async def hold(self) -> NoReturn:
-        """Endless: connects, waiting while Kafka is away, and keeps the connection until it is cancelled.
-
-        Once it stands, the client itself survives that Kafka goes and comes back. Raises `ConfigurationError`.
-        """
+    async def _hold(self) -> NoReturn:
         while True:
             try:
                 async with Runfold.of(self._settings) as runfold:
@@ -49,10 +58,10 @@ class Connection:
                     self._runfold = runfold
                     _log.info("connected to Kafka at %s", self._settings.kafka)
                     await asyncio.Event().wait()
-            except UnavailableError as error:
-                if error.reason != self._reason:
+            except (UnavailableError, ConfigurationError) as error:
+                if str(error) != str(self._refusal):
                     _log.warning("%s", error)
-                self._reason = error.reason
+                self._refusal = error
             finally:
                 self._runfold = None
             await asyncio.sleep(_RETRY_SECONDS)

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from runfold.log.publisher import Outgoing
 from runfold.log.settings import LogSettings
 from runfold.log.tail import Tail
+from runfold.log.unavailable import kafka_errors
 from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.codec import Record
 from runfold_schemas.errors import UnavailableError
@@ -89,7 +90,7 @@ class CatalogView:
         if partition not in self._positions:
             self._positions[partition] = 0
             self._tail.follow(at, 0)
-        await self._read_to(partition, (await self._tail.end_offsets([at]))[at])
+        await self._read_to(partition, (await self._ends([at]))[at])
         return self._lives.get(run_id)
 
     async def follow_all(self) -> None:
@@ -99,7 +100,7 @@ class CatalogView:
             self._positions.setdefault(at.partition, 0)
             if at not in self._tail:
                 self._tail.follow(at, 0)
-        for at, end in (await self._tail.end_offsets(partitions)).items():
+        for at, end in (await self._ends(partitions)).items():
             await self._read_to(at.partition, end)
 
     def known(self, run_id: str) -> Life | None:
@@ -109,6 +110,11 @@ class CatalogView:
     def lives(self) -> list[Life]:
         """All lives that this view has read."""
         return list(self._lives.values())
+
+    async def _ends(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        with kafka_errors():
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._tail.end_offsets(partitions)
 
     async def _read_to(self, partition: int, end: int) -> None:
         try:

@@ -54,21 +54,31 @@ class ActiveRun:
 
     def take(self, records: Sequence[Record], *, next_offset: int) -> Folded:
         """Folds the records of `[self.next_offset, next_offset)`."""
-        first_offset, had_ended = self.next_offset, self.admission.ended
-        admit = self.admission.admit
-        admitted = [admit(record) for record in records]
-        self.record = fold(self.record, admitted).model_copy(update={"next_offset": next_offset})
+        had_ended = self.admission.ended
+        undecodable: list[Admitted] = []
+        pages: list[Page] = []
+        # A page's worth at a time: its events are gone again before the garbage collector would walk over them.
+        for start in range(0, len(records), EVENTS_MAX):
+            chunk = records[start : start + EVENTS_MAX]
+            reached = chunk[-1].offset + 1 if start + EVENTS_MAX < len(records) else next_offset
+            pages += self._take_chunk(chunk, undecodable, reached=reached)
         self.max_time = max(self.max_time, records[-1].log_time)
         self.quiet_since = time.monotonic()
-        pages = pages_of(self.log_id, admitted, first_offset=first_offset, next_offset=next_offset)
         self.small_pages += sum(page.count < EVENTS_MAX // 2 for page in pages)
         return Folded(
             run=self,
-            undecodable=[one for one in admitted if one.outcome == "undecodable"],
+            undecodable=undecodable,
             pages=pages,
             ended=self.admission.ended and not had_ended,
             state=self.state(),
         )
+
+    def _take_chunk(self, records: Sequence[Record], undecodable: list[Admitted], *, reached: int) -> list[Page]:
+        first_offset, admit = self.next_offset, self.admission.admit
+        admitted = [admit(record) for record in records]
+        undecodable += [one for one in admitted if one.outcome == "undecodable"]
+        self.record = fold(self.record, admitted).model_copy(update={"next_offset": reached})
+        return pages_of(self.log_id, admitted, first_offset=first_offset, next_offset=reached)
 
     def state(self) -> RunState:
         return RunState(

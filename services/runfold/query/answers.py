@@ -38,12 +38,6 @@ async def answer(chunks: AsyncIterator[bytes], *, media_type: str = JSON) -> Res
     return Response(b"".join(begun), media_type=media_type, headers={"Cache-Control": "no-store"})
 
 
-async def begun_stream(chunks: AsyncGenerator[bytes, None], *, media_type: str) -> Response:
-    """A stream that is sent as it comes, once its first chunk is there."""
-    first = await anext(chunks)
-    return Stream(_chained(first, chunks), media_type=media_type)
-
-
 async def _collected(begun: list[bytes], rest: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """In chunks that are worth a write."""
     waiting, size = begun, _CHUNK_BYTES
@@ -54,10 +48,3 @@ async def _collected(begun: list[bytes], rest: AsyncIterator[bytes]) -> AsyncGen
             yield b"".join(waiting)
             waiting, size = [], 0
     yield b"".join(waiting)
-
-
-async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    async with aclosing(rest):
-        yield first
-        async for chunk in rest:
-            yield chunk

@@ -32,7 +32,7 @@ class EventFilter:
         """Whether it is known without reading them that none of a slice's records is shown."""
         if self.everything:
             return False
-        return bool(self.types) and self.types.isdisjoint(part.types) or not self._may_hold_turn(part)
+        return (bool(self.types) and self.types.isdisjoint(part.types)) or not self._may_hold_turn(part)
 
     def _may_hold_turn(self, part: Slice) -> bool:
         return self.turn_id is None or self.turn_id in part.turns

@@ -7,8 +7,10 @@ and goes through the same again from where it stands: the queue of a slow follow
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
+from runfold.query.events import EventFilter
 from runfold.query.live import Frame, LiveRuns, Seat, frame_of
 from runfold.query.runs import RunReader
 from runfold_schemas.errors import RunfoldError
@@ -24,8 +26,7 @@ class Follower:
     run_id: str
     next_offset: int
     """Where it stands: the offset of the next record that it gets."""
-    everything: bool = False
-    """Also records that do not count."""
+    wanted: EventFilter
     until_end: bool = False
     """Leaves when the run ends; otherwise it stays, since late events may come."""
     keep_alive_seconds: float = _KEEP_ALIVE_SECONDS
@@ -65,7 +66,7 @@ class Follower:
         shown = [
             frame.data
             for frame in frames
-            if frame.offset >= self.next_offset and (frame.counts or self.everything)
+            if frame.offset >= self.next_offset and self.wanted.shows(frame.admitted)
         ]
         self.next_offset = max(self.next_offset, frames[-1].offset + 1) if frames else self.next_offset
         return b"".join(shown)
@@ -75,12 +76,12 @@ class Follower:
         return b"event: end\ndata: %b\n\n" % facts.encode()
 
 
-async def until_failure(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The stream, ended where it fails: its reader comes back by itself and says what it got last."""
-    try:
-        async for chunk in stream:
-            yield chunk
-    except RunfoldError as error:
-        _log.warning("a follower has to come back: %s", error)
-    finally:
-        await stream.aclose()
+async def until_failure(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The stream after its first chunk, ended where it fails: its reader comes back by itself, and says what it got last."""
+    async with aclosing(stream):
+        try:
+            yield first
+            async for chunk in stream:
+                yield chunk
+        except RunfoldError as error:
+            _log.warning("a follower has to come back: %s", error)

@@ -9,7 +9,7 @@ from runfold.log.reader import read
 from runfold.log.settings import LogSettings
 from runfold.query.snapshots import Generation, Snapshots
 from runfold.store.pages import Page
-from runfold_projections.admission import Admission, Admitted
+from runfold_projections.admission import Admission, Admitted, Outcome
 from runfold_projections.run import RunRecord
 from runfold_schemas.codec import Record, decode
 from runfold_schemas.errors import UnavailableError
@@ -19,6 +19,8 @@ Source = Literal["snapshot", "log"]
 
 ENDINGS: Final = frozenset({"run_completed", "run_failed", "run_canceled"})
 """The types of the events that end a run."""
+
+_ACCEPTED: tuple[Outcome, str] = ("accepted", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +138,13 @@ class LogHistory:
 
 def _slice_of(page: Page, *, first_offset: int, end: int) -> Slice:
     def admitted() -> list[Admitted]:
+        records = page.records()
+        if first_offset > page.first_offset or end < page.next_offset:
+            records = [record for record in records if first_offset <= record.offset < end]
+        if not page.exceptions:
+            return [Admitted(record, "accepted", decode(record.value)) for record in records]
         exceptions = {offset: (outcome, reason) for offset, outcome, reason in page.exceptions}
-        return [
-            _admitted(record, *exceptions.get(record.offset, ("accepted", "")))
-            for record in page.records()
-            if first_offset <= record.offset < end
-        ]
+        return [_admitted(record, *exceptions.get(record.offset, _ACCEPTED)) for record in records]
 
     return Slice(
         next_offset=min(page.next_offset, end),
@@ -152,9 +155,8 @@ def _slice_of(page: Page, *, first_offset: int, end: int) -> Slice:
     )
 
 
-def _admitted(record: Record, outcome: str, reason: str) -> Admitted:
-    event = None if outcome == "undecodable" else decode(record.value)
-    return Admitted(record, outcome, event, reason)  # type: ignore[arg-type]  # the outcome is one that we stored
+def _admitted(record: Record, outcome: Outcome, reason: str) -> Admitted:
+    return Admitted(record, outcome, None if outcome == "undecodable" else decode(record.value), reason)
 
 
 def _slice_of_records(admitted: Sequence[Admitted]) -> Slice:

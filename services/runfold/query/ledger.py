@@ -27,7 +27,7 @@ _PORTION = 500
 """Events that are folded in one go; the loop serves others in between."""
 
 _EXCHANGE_TYPES: Final = frozenset({"tool_call", "tool_result"})
-_MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Message)
+_MESSAGES: Final[TypeAdapter[list[Message]]] = TypeAdapter(list[Message])
 _FAULTS: Final[TypeAdapter[list[Fault]]] = TypeAdapter(list[Fault])
 
 
@@ -82,7 +82,8 @@ class MessageArray:
     def render(self, messages: Sequence[Message]) -> bytes:
         if self._validation:
             self._validation.feed(messages)
-        rendered = b",".join([_MESSAGE.dump_json(message) for message in messages])
+        # All at once, without the brackets of the list.
+        rendered = _MESSAGES.dump_json(list(messages))[1:-1]
         separator = b"," if self.count and messages else b""
         self.count += len(messages)
         return separator + rendered
@@ -123,7 +124,9 @@ async def _portions(
             yield portion
         return
     async for part in history.slices(end=end):
-        yield {one.record.offset: one.event for one in part.admitted() if one.event is not None and one.counts}
+        yield {
+            one.record.offset: one.event for one in part.admitted() if one.event is not None and one.counts
+        }
 
 
 async def _message(draft: Draft, history: History, kept: Mapping[int, AnyEvent] | None) -> Message:

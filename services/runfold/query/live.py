@@ -35,11 +35,18 @@ _log = logging.getLogger(__name__)
 class Frame(NamedTuple):
     """A record as followers get it."""
 
-    offset: int
-    counts: bool
-    ends: bool
-    """The run ends here."""
+    admitted: Admitted
     data: bytes
+
+    @property
+    def offset(self) -> int:
+        return self.admitted.record.offset
+
+    @property
+    def ends(self) -> bool:
+        """The run ends here."""
+        event = self.admitted.event
+        return self.admitted.outcome == "accepted" and event is not None and event.type in ENDINGS
 
 
 class Seat:
@@ -170,9 +177,4 @@ def frame_of(one: Admitted) -> Frame:
     kind = one.event.type if one.event is not None else "undecodable"
     # JSON may be spread over lines, and a line of data ends where one of JSON does.
     data = b"\ndata: ".join(record_json(one).splitlines())
-    return Frame(
-        offset=one.record.offset,
-        counts=one.counts,
-        ends=one.outcome == "accepted" and kind in ENDINGS,
-        data=b"id: %d\nevent: %b\ndata: %b\n\n" % (one.record.offset, kind.encode(), data),
-    )
+    return Frame(one, b"id: %d\nevent: %b\ndata: %b\n\n" % (one.record.offset, kind.encode(), data))

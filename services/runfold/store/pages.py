@@ -5,10 +5,11 @@ duplicate key says that somebody else was there first. Merging replaces many sma
 reaches further, and then deletes those inside it: at no moment is an offset uncovered.
 """
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any
 
 import msgpack
@@ -18,8 +19,9 @@ from pymongo.errors import BulkWriteError
 
 from runfold.store.database import Database
 from runfold.store.unavailable import mongo_errors
-from runfold_projections.admission import Admitted, Outcome
+from runfold_projections.admission import COUNTING, Admitted, Outcome
 from runfold_schemas.codec import Record
+from runfold_schemas.errors import UnavailableError
 
 EVENTS_MAX = 500
 BYTES_MAX = 512 * 1024
@@ -76,7 +78,7 @@ def pages_of(log_id: str, admitted: Sequence[Admitted], *, first_offset: int, ne
 
 
 def unpack(body: bytes) -> list[Record]:
-    return [Record(*fields) for fields in msgpack.unpackb(_decompress(body), use_list=False, raw=False)]
+    return list(starmap(Record, msgpack.unpackb(_decompress(body), use_list=False, raw=False)))
 
 
 def pack(records: Sequence[Record]) -> bytes:
@@ -93,11 +95,15 @@ class PageStore:
     async def insert(self, pages: Iterable[Page]) -> set[str]:
         """Inserts at most one page a log; gives the logs whose page was there already."""
         documents = [_document(page) for page in pages]
+        if not documents:
+            return set()
         try:
             with mongo_errors():
                 await self._pages.insert_many(documents, ordered=False)
         except BulkWriteError as error:
             faults = error.details["writeErrors"]
+            if concern := error.details["writeConcernErrors"]:
+                raise UnavailableError("MongoDB", reason=concern[0]["errmsg"]) from error
             if any(fault["code"] != _DUPLICATE_KEY for fault in faults):
                 raise
             return {documents[fault["index"]]["_id"].partition(":")[0] for fault in faults}
@@ -137,6 +143,9 @@ class PageStore:
         last = first_offset
         group: list[Page] = []
         async for page in self.read(log_id, first_offset=first_offset):
+            if group and page.first_offset != group[-1].next_offset:
+                # Another worker has merged meanwhile, and this page holds records of the group. What it wrote will do.
+                break
             if group and not _fits(group, page):
                 await self._replace(group)
                 group = []
@@ -218,7 +227,7 @@ def _range(log_id: str, *, end: int | None = None) -> dict[str, str]:
 def _cuts(admitted: Sequence[Admitted]) -> Iterable[int]:
     count = size = 0
     for index, one in enumerate(admitted):
-        length = len(one.record.value or b"")
+        length = _length(one.record)
         if count and (count == EVENTS_MAX or size + length > BYTES_MAX):
             yield index
             count = size = 0
@@ -226,20 +235,15 @@ def _cuts(admitted: Sequence[Admitted]) -> Iterable[int]:
         size += length
 
 
+def _length(record: Record) -> int:
+    length = len(record.value or b"") + len(record.key or b"")
+    for name, value in record.headers:
+        length += len(name) + len(value or b"")
+    return length
+
+
 def _page(log_id: str, admitted: Sequence[Admitted], *, first_offset: int, next_offset: int) -> Page:
-    counts: dict[str, int] = {}
-    turns: dict[str, None] = {}
-    ids: list[str] = []
-    exceptions: list[tuple[int, Outcome, str]] = []
-    for one in admitted:
-        outcome, event = one.outcome, one.event
-        if outcome != "accepted":
-            exceptions.append((one.record.offset, outcome, one.reason))
-        if event is not None and (outcome in ("accepted", "late")):
-            ids.append(event.event_id)
-            counts[event.type] = counts.get(event.type, 0) + 1
-            if event.turn_id is not None:
-                turns[event.turn_id] = None
+    counting = [one.event for one in admitted if one.event is not None and one.outcome in COUNTING]
     records = [one.record for one in admitted]
     times = [record.log_time for record in records]
     return Page(
@@ -249,19 +253,20 @@ def _page(log_id: str, admitted: Sequence[Admitted], *, first_offset: int, next_
         count=len(records),
         first_time=times[0] if times else 0,
         max_time=max(times, default=0),
-        counts=counts,
-        turns=list(turns),
-        ids=bytes.fromhex("".join(ids).replace("-", "")),
-        exceptions=exceptions,
+        counts=dict(Counter([event.type for event in counting])),
+        turns=[turn for turn in dict.fromkeys([event.turn_id for event in counting]) if turn is not None],
+        ids=bytes.fromhex("".join([event.event_id for event in counting]).replace("-", "")),
+        exceptions=[(one.record.offset, one.outcome, one.reason) for one in admitted if one.outcome != "accepted"],
         body=pack(records),
     )
 
 
 def _fits(group: list[Page], page: Page) -> bool:
-    # The compressed size is what both know; it bounds the memory of whoever reads the merged page well enough.
+    # Not the compressed size: a page must fit into the memory of whoever reads it.
+    pages = (*group, page)
     return (
-        sum(one.count for one in group) + page.count <= EVENTS_MAX
-        and sum(len(one.body) for one in group) + len(page.body) <= BYTES_MAX
+        sum(one.count for one in pages) <= EVENTS_MAX
+        and sum(zstandard.frame_content_size(one.body) for one in pages) <= BYTES_MAX
     )
 
 
@@ -275,7 +280,7 @@ def _merged(group: list[Page]) -> Page:
         first_offset=group[0].first_offset,
         next_offset=group[-1].next_offset,
         count=sum(page.count for page in group),
-        first_time=group[0].first_time,
+        first_time=next((page.first_time for page in group if page.count), 0),
         max_time=max(page.max_time for page in group),
         counts=counts,
         turns=list(dict.fromkeys(turn for page in group for turn in page.turns)),

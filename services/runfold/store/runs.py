@@ -5,8 +5,9 @@ import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, TypeAdapter
 from pymongo import ASCENDING, DESCENDING, IndexModel, UpdateOne
 
 from runfold.store.database import Database
@@ -16,6 +17,9 @@ from runfold_schemas.errors import InvalidEventError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+
+_CURSOR = TypeAdapter(tuple[Annotated[int, Field(ge=-(2**63), lt=2**63)], str])
+"""`started_us` and `_id` of the last run of a page; what MongoDB can compare with."""
 
 _INDEXES = [
     IndexModel([("agent_id", ASCENDING), ("started_us", DESCENDING), ("_id", DESCENDING)]),
@@ -223,7 +227,6 @@ def _write_cursor(started_us: int, run_id: str) -> str:
 
 def _read_cursor(cursor: str) -> tuple[int, str]:
     try:
-        started, run_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        return int(started), str(run_id)
+        return _CURSOR.validate_json(base64.urlsafe_b64decode(cursor.encode()))
     except ValueError as error:
         raise InvalidEventError("the cursor is not one that was given out here", field="cursor") from error

@@ -1,7 +1,7 @@
-"""The runs that this process publishes to.
+"""The runs that a process publishes to, call by call.
 
-A `Run` of the client remembers when it last woke the projector and whether it has ended. So one object serves all
-requests to a run, instead of a look-up and a bell for each; the runs that were used last are kept.
+A `Run` of the client remembers when it last woke the projector and whether it has ended. So one object serves all calls
+that name its run, instead of a bell for each of them; the runs that were used last are kept.
 """
 
 from collections import OrderedDict
@@ -21,11 +21,10 @@ class Runs:
             return self._used(run_id)
         return self._kept(await runfold.get_run(run_id))
 
-    async def open(self, runfold: Runfold, **options: Any) -> Run:
-        """Takes and raises what `Runfold.open_run` does."""
+    async def open(self, runfold: Runfold, **options: Any) -> tuple[Run, bool]:
+        """The run, and whether this call has opened it. Takes and raises what `Runfold.open_run` does."""
         run = await runfold.open_run(**options)
-        self._kept(run)
-        return run
+        return self._kept(run), run.is_new
 
     def _kept(self, run: Run) -> Run:
         # Another request may have been faster; the object that has been published with knows more.

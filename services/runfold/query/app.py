@@ -1,0 +1,283 @@
+"""The query service: its routes, and how it is run.
+
+GET  /v1/runs                    runs by agent, session, status, label, time
+GET  /v1/runs/{id}               the run record
+GET  /v1/runs/{id}/events        records by range, type and turn
+GET  /v1/runs/{id}/ledger        the transcript, whole or as of an earlier moment; POST adds new messages
+GET  /v1/runs/{id}/follow        server-sent events: history first, then live
+GET  /v1/sessions/{id}/runs      the session's runs in order
+GET  /v1/sessions/{id}/ledger    their ledgers one after the other
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from starlette.responses import Response
+
+from runfold.query.answers import JSON, Stream, answer
+from runfold.query.as_of import AsOf
+from runfold.query.documents import EventList, LedgerAnswer, NewMessages, Problem, RunList, SessionLedger
+from runfold.query.events import events_page
+from runfold.query.faults import Validate
+from runfold.query.follow import Follower, until_failure
+from runfold.query.history import Source
+from runfold.query.ledger import run_ledger, session_ledger
+from runfold.query.parameters import (
+    Cursor,
+    CutOff,
+    EndOffset,
+    EventsWanted,
+    FirstOffset,
+    From,
+    LastEventId,
+    Limit,
+    MinOffset,
+    RunId,
+    RunsWanted,
+    SessionId,
+    UntilEnd,
+    Validator,
+)
+from runfold.query.reading import Reading
+from runfold.settings import Settings
+from runfold.web import PROBLEM_JSON, new_app, serve
+from runfold_projections.run import RunRecord
+from runfold_schemas.messages import Message
+
+SOURCE_HEADER = "Runfold-Source"
+"""Says where an answer was read from: `snapshot` or `log`."""
+
+
+async def run(settings: Settings) -> None:
+    """Serves until the process is told to stop."""
+    await serve(build_app(settings), host=settings.host, port=settings.port)
+
+
+def build_app(settings: Settings) -> FastAPI:
+    """The service as an application of its own."""
+    reading = Reading(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with reading:
+            yield
+
+    app = new_app(
+        "Runfold query",
+        ready=reading.check_ready,
+        lifespan=lifespan,
+        description="Read runs: their records, their events, and the ledgers to hand back to a model provider.",
+    )
+    app.include_router(router(reading))
+    return app
+
+
+def router(reading: Reading) -> APIRouter:
+    """The routes, to be served while `reading` is entered."""
+    routes = APIRouter(prefix="/v1")
+    # A run's id may hold slashes, so the routes that go on behind it come before the one that does not.
+    for add in (_add_events, _add_ledger, _add_follow, _add_sessions, _add_records):
+        add(routes, reading)
+    return routes
+
+
+def _add_records(routes: APIRouter, reading: Reading) -> None:
+    @routes.get("/runs", tags=["runs"], summary="List runs", response_model=RunList, responses=_problems(422))
+    async def list_runs(*, wanted: RunsWanted, limit: Limit = 50, cursor: Cursor = None) -> Response:
+        """Runs that match all filters, the newest first."""
+        generation = await reading.snapshots.current()
+        if generation is None:
+            return _json(RunList(runs=[], next_cursor=None))
+        states, following = await generation.runs.list(wanted, limit=limit, cursor=cursor)
+        return _json(RunList(runs=[state.record for state in states], next_cursor=following))
+
+    @routes.get(
+        "/runs/{run_id:path}",
+        tags=["runs"],
+        summary="Read a run record",
+        response_model=RunRecord,
+        responses=_problems(404, 504),
+    )
+    async def read_run(*, run_id: RunId, min_offset: MinOffset = None, source: From = "snapshot") -> Response:
+        """What a run is now: agent, session, status, phase, labels, counts, token usage, error."""
+        history = await reading.runs.history(run_id, min_offset=min_offset, source=source)
+        return _from(history.source, _json(await reading.runs.record(history)))
+
+
+def _add_events(routes: APIRouter, reading: Reading) -> None:
+    @routes.get(
+        "/runs/{run_id:path}/events",
+        tags=["runs"],
+        summary="Read events",
+        response_model=EventList,
+        responses=_problems(404, 422, 504),
+    )
+    async def read_events(
+        *,
+        run_id: RunId,
+        wanted: EventsWanted,
+        first_offset: FirstOffset = 0,
+        end_offset: EndOffset = None,
+        limit: Limit = 100,
+        min_offset: MinOffset = None,
+        source: From = "snapshot",
+    ) -> Response:
+        """Records in the order of the log, each with its offset, time and outcome. An answer holds `limit` of them or
+        4 MB; go on with `first_offset` = `next_offset` until that is `end_offset`.
+        """
+        history = await reading.runs.history(run_id, min_offset=min_offset, source=source)
+        end = history.end if end_offset is None else min(end_offset, history.end)
+        page = await events_page(history, wanted, first_offset=first_offset, end=end, limit=limit)
+        return _from(history.source, Response(page, media_type=JSON))
+
+
+def _add_ledger(routes: APIRouter, reading: Reading) -> None:
+    shown: dict[str, Any] = {
+        "tags": ["ledger"],
+        "response_model": LedgerAnswer,
+        "responses": _problems(404, 422, 504),
+    }
+
+    async def ledger(
+        run_id: str,
+        *,
+        min_offset: int | None,
+        source: Source,
+        cut_off: AsOf,
+        validate: Validate | None,
+        more: Sequence[Message] = (),
+    ) -> Response:
+        # A prefix is the same whenever it is read, so it is not answered before the run has reached its end.
+        least = max((offset for offset in (min_offset, cut_off.offset) if offset is not None), default=None)
+        history = await reading.runs.history(run_id, min_offset=least, source=source)
+        end = await cut_off.end(history)
+        return _from(history.source, await answer(run_ledger(history, end=end, more=more, validate=validate)))
+
+    @routes.get("/runs/{run_id:path}/ledger", summary="Read a ledger", **shown)
+    async def read_ledger(
+        *,
+        run_id: RunId,
+        cut_off: CutOff,
+        validate: Validator,
+        min_offset: MinOffset = None,
+        source: From = "snapshot",
+    ) -> Response:
+        """The transcript of a run, exactly as it was: messages to hand back to a model provider. Large ones are streamed;
+        one that breaks off did not end.
+        """
+        return await ledger(run_id, min_offset=min_offset, source=source, cut_off=cut_off, validate=validate)
+
+    @routes.post("/runs/{run_id:path}/ledger", summary="Read a ledger and add new messages", **shown)
+    async def read_ledger_and_more(
+        *,
+        run_id: RunId,
+        new: NewMessages,
+        cut_off: CutOff,
+        validate: Validator,
+        min_offset: MinOffset = None,
+        source: From = "snapshot",
+    ) -> Response:
+        """As GET, with the caller's messages at the end, so that one call makes and validates what a model is sent.
+        Nothing is stored.
+        """
+        return await ledger(
+            run_id,
+            min_offset=min_offset,
+            source=source,
+            cut_off=cut_off,
+            validate=validate,
+            more=new.messages,
+        )
+
+
+def _add_follow(routes: APIRouter, reading: Reading) -> None:
+    @routes.get(
+        "/runs/{run_id:path}/follow",
+        tags=["runs"],
+        summary="Follow a run",
+        response_class=Stream,
+        responses={
+            **_problems(404),
+            200: {
+                "description": "Events named by their type; `id` is the offset, `data` is an event as the events route has it.",
+                "content": {
+                    "text/event-stream": {
+                        "schema": {"type": "string"},
+                        "example": 'id: 3\nevent: user_message\ndata: {"offset": 3, "outcome": "accepted", "event": {}}\n\n',
+                    }
+                },
+            },
+        },
+    )
+    async def follow_run(
+        *,
+        run_id: RunId,
+        wanted: EventsWanted,
+        first_offset: FirstOffset = 0,
+        until_end: UntilEnd = False,
+        last_event_id: LastEventId = None,
+    ) -> Response:
+        """Server-sent events: the history from `first_offset` on, then every new event as it is appended. A stream that
+        breaks off is taken up after its last event by asking again with `Last-Event-ID`.
+        """
+        begin = first_offset if last_event_id is None else last_event_id + 1
+        follower = Follower(run_id, begin, wanted, until_end=until_end)
+        stream = follower.stream(reading.live, reading.runs)
+        first = await anext(stream)
+        return Stream(until_failure(first, stream), media_type="text/event-stream")
+
+
+def _add_sessions(routes: APIRouter, reading: Reading) -> None:
+    @routes.get(
+        "/sessions/{session_id:path}/runs",
+        tags=["sessions"],
+        summary="List a session's runs",
+        response_model=RunList,
+        responses=_problems(422),
+    )
+    async def list_session_runs(
+        *, session_id: SessionId, limit: Limit = 50, cursor: Cursor = None
+    ) -> Response:
+        """The runs of a session in the order of their first records in the log."""
+        records, following = await reading.sessions.runs(session_id, limit=limit, cursor=cursor)
+        return _json(RunList(runs=records, next_cursor=following))
+
+    @routes.get(
+        "/sessions/{session_id:path}/ledger",
+        tags=["sessions"],
+        summary="Read a session's ledger",
+        response_model=SessionLedger,
+        responses=_problems(422),
+    )
+    async def read_session_ledger(*, session_id: SessionId, validate: Validator) -> Response:
+        """The ledgers of a session's runs one after the other, never interleaved. A session without runs has no messages."""
+        return await answer(
+            session_ledger(session_id, reading.sessions.histories(session_id), validate=validate)
+        )
+
+
+def _json(document: RunList | RunRecord) -> Response:
+    return Response(document.model_dump_json(), media_type=JSON)
+
+
+def _from(source: Source, response: Response) -> Response:
+    response.headers[SOURCE_HEADER] = source
+    return response
+
+
+def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    meanings = {
+        404: "There is no such run.",
+        422: "A parameter is wrong; `field` names it.",
+        503: "Kafka or MongoDB is away. Retry.",
+        504: "`min_offset` was not reached in time. Retry.",
+    }
+    return {
+        status: {
+            "description": meanings[status],
+            "content": {PROBLEM_JSON: {"schema": Problem.model_json_schema()}},
+        }
+        for status in (*statuses, 503)
+    }

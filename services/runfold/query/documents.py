@@ -1,0 +1,100 @@
+"""The answers of the query routes as the OpenAPI document describes them. The routes render them by themselves."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+
+from runfold_projections.admission import Outcome
+from runfold_projections.run import RunRecord
+from runfold_projections.validation import Fault
+from runfold_schemas.messages import Message
+
+
+class RunList(BaseModel):
+    """A page of runs. Records are those that were saved last; under load they may be a moment behind."""
+
+    runs: list[RunRecord]
+    next_cursor: str | None = Field(description="Null on the last page.")
+
+
+class LoggedEvent(BaseModel):
+    """A record of the log with its outcome."""
+
+    offset: int
+    log_time: int = Field(description="When the log took it, milliseconds since 1970.")
+    outcome: Outcome
+    reason: str | None = Field(None, description="Why it was not simply accepted.")
+    event: dict[str, Any] | None = Field(description="The event, byte for byte as it is in the log.")
+    value_base64: str | None = Field(None, description="The bytes of a record that is no event.")
+
+
+class EventList(BaseModel):
+    """Part of a run's log."""
+
+    run_id: str
+    next_offset: int = Field(description="`first_offset` of the next page.")
+    end_offset: int = Field(description="The run's end as it is now; the last page's `next_offset`.")
+    events: list[LoggedEvent]
+
+
+_QUESTION: JsonDict = {"role": "user", "parts": [{"type": "text", "text": "Where is my parcel?"}]}
+
+
+class LedgerAnswer(BaseModel):
+    """The transcript to hand to a model provider."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"run_id": "run-1", "next_offset": 2, "messages": [_QUESTION]}}
+    )
+
+    run_id: str
+    next_offset: int = Field(description="The first offset that is not in it.")
+    messages: list[Message]
+    faults: list[Fault] | None = Field(None, description="There if validation was asked for.")
+
+
+class NewMessages(BaseModel):
+    """Messages to put behind those of the ledger."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"messages": [_QUESTION]}})
+
+    messages: list[Message]
+
+
+class SessionRun(BaseModel):
+    run_id: str
+    next_offset: int
+    messages: int = Field(description="How many of the session's messages are of this run.")
+
+
+class SessionLedger(BaseModel):
+    """The ledgers of a session's runs, one after the other."""
+
+    session_id: str
+    messages: list[Message]
+    runs: list[SessionRun] = Field(description="In the order of their messages.")
+    faults: list[Fault] | None = Field(None, description="There if validation was asked for.")
+
+
+class Problem(BaseModel):
+    """What went wrong (RFC 9457). The facts of the problem are further members."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "example": {
+                "type": "urn:runfold:problem:RunNotFound",
+                "title": "Not Found",
+                "status": 404,
+                "detail": "run 'run-9' does not exist: open it first",
+                "run_id": "run-9",
+            }
+        },
+    )
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    field: str | None = Field(None, description="The parameter that is wrong.")

@@ -1,0 +1,208 @@
+"""Which generation is read, and the connection itself, with both drivers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+
+from runfold.local import free_port
+from runfold.store import database
+from runfold.store.database import CLIENT, connect
+from runfold.store.generations import Generations, new_generation
+from runfold.store.pages import PageStore, pages_of
+from runfold.store.runs import RunFilter, RunState, RunStore
+from runfold_projections.run import RunRecord
+from runfold_schemas.errors import UnavailableError
+
+from .conftest import DRIVERS
+
+
+@pytest.fixture
+async def generations(driver, mongo):
+    """Those of a database of this test's own: there is one pointer in it."""
+    async with connect(mongo, f"t{uuid4().hex[:8]}", client=driver) as opened:
+        yield Generations(opened)
+        await opened.client.drop_database(opened.name)
+
+
+async def fill(generations: Generations, generation: str) -> None:
+    opened = generations._database
+    await RunStore(opened, generation).create_indexes()
+    await PageStore(opened, generation).insert(pages_of("log", [], first_offset=0, next_offset=1))
+
+
+async def names(generations: Generations) -> list[str]:
+    return sorted(await generations._database.list_collection_names())
+
+
+async def test_an_empty_database_has_no_generation(generations):
+    assert await generations.current() is None
+    assert await generations.others() == []
+
+
+async def test_the_first_generation_stays(generations):
+    first = await generations.current_or_first()
+
+    assert await generations.current_or_first() == first
+    assert await generations.current() == first
+
+
+async def test_of_many_that_begin_at_once_all_get_the_same_generation(generations):
+    begun = await asyncio.gather(*(generations.current_or_first() for _ in range(20)))
+
+    assert set(begun) == {await generations.current()}
+
+
+async def test_a_switch_is_made_only_from_the_generation_it_expects(generations):
+    first, second, third = await generations.current_or_first(), new_generation(), new_generation()
+
+    assert not await generations.switch(old=second, new=third)
+    assert not await generations.switch(old=None, new=third)
+    assert await generations.current() == first
+
+    assert await generations.switch(old=first, new=second)
+    assert not await generations.switch(old=first, new=third)
+    assert await generations.current() == second
+
+
+async def test_of_many_switches_at_once_one_is_made(generations):
+    first = await generations.current_or_first()
+    rivals = [new_generation() for _ in range(10)]
+
+    made = await asyncio.gather(*(generations.switch(old=first, new=rival) for rival in rivals))
+
+    (winner,) = [rival for rival, done in zip(rivals, made, strict=True) if done]
+    assert await generations.current() == winner
+
+
+async def test_the_others_are_those_with_collections_that_are_not_read(generations):
+    current = await generations.current_or_first()
+    left = sorted(new_generation() for _ in range(2))
+    for generation in (current, *left):
+        await fill(generations, generation)
+
+    assert await generations.others() == left
+
+
+async def test_dropping_a_generation_leaves_the_rest(generations):
+    current, left = await generations.current_or_first(), new_generation()
+    for generation in (current, left):
+        await fill(generations, generation)
+    await generations._database["notes"].insert_one({"kept": True})
+
+    await generations.drop(left)
+    await generations.drop(left)
+
+    assert await names(generations) == sorted([f"pages.{current}", f"runs.{current}", "notes", "pointers"])
+    assert await generations.current() == current
+
+
+async def test_dropping_all_leaves_a_database_that_begins_anew(generations):
+    before, left = await generations.current_or_first(), new_generation()
+    for generation in (before, left):
+        await fill(generations, generation)
+
+    await generations.drop_all()
+
+    assert await names(generations) == []
+    assert await generations.current() is None
+    assert await generations.current_or_first() not in (before, left)
+
+
+async def test_dropping_an_empty_database_is_harmless(generations):
+    await generations.drop_all()
+
+    assert await generations.current() is None
+
+
+def test_generations_have_names_of_their_own():
+    made = [new_generation() for _ in range(100)]
+
+    assert len(set(made)) == 100
+    assert all("." not in one for one in made)
+
+
+async def test_a_database_that_does_not_answer_is_unavailable(driver, monkeypatch):
+    monkeypatch.setattr(database, "_TIMEOUT_MS", 200)
+
+    with pytest.raises(UnavailableError, match="MongoDB is not available") as refusal:
+        async with connect(f"mongodb://127.0.0.1:{free_port()}/?replicaSet=rs0", "t", client=driver):
+            pass
+
+    assert refusal.value.retriable
+    assert refusal.value.server == "MongoDB"
+
+
+async def test_every_call_to_a_server_that_has_gone_is_unavailable(driver, mongo, monkeypatch):
+    monkeypatch.setattr(database, "_TIMEOUT_MS", 100)
+    async with relayed(mongo) as relay, connect(relay.url, "t", client=driver) as opened:
+        generations, runs, pages = Generations(opened), RunStore(opened, "g"), PageStore(opened, "g")
+        relay.cut()
+
+        for call in (
+            runs.get("a"),
+            runs.active([1]),
+            runs.add([RunState("life", partition=0, active=True, record=RunRecord(run_id="a"))]),
+            runs.list(RunFilter(), limit=1),
+            pages.end("log"),
+            pages.insert(pages_of("log", [], first_offset=0, next_offset=1)),
+            generations.current(),
+            generations.current_or_first(),
+        ):
+            with pytest.raises(UnavailableError):
+                await call
+
+
+async def test_reads_and_writes_are_of_what_a_majority_holds(store):
+    assert store.write_concern.document == {"w": "majority", "j": True}
+    assert store.read_concern.document == {"level": "majority"}
+    assert store.read_preference.mode == 0
+
+
+def test_the_driver_that_is_used_is_among_those_that_are_tested():
+    assert CLIENT in DRIVERS.values()
+
+
+class Relay:
+    """A way to the server that can be cut."""
+
+    def __init__(self, server: str) -> None:
+        self._host, self._port = server.split(":")
+        self._writers: list[asyncio.StreamWriter] = []
+        self.url = ""
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(self._host, self._port)
+        self._writers += (writer, back)
+        await asyncio.gather(pipe(reader, back), pipe(there, writer))
+
+    def cut(self) -> None:
+        self._listener.close()
+        for writer in self._writers:
+            writer.close()
+
+    async def listen(self) -> None:
+        self._listener = await asyncio.start_server(self.carry, "127.0.0.1", 0)
+        host, port = self._listener.sockets[0].getsockname()
+        self.url = f"mongodb://{host}:{port}/?directConnection=true"
+
+
+@asynccontextmanager
+async def relayed(mongo: str) -> AsyncIterator[Relay]:
+    relay = Relay(urlsplit(mongo).netloc)
+    await relay.listen()
+    try:
+        yield relay
+    finally:
+        relay.cut()
+
+
+async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while some := await reader.read(65536):
+            writer.write(some)
+            await writer.drain()
+    writer.close()
