@@ -108,6 +108,7 @@ def _undecoded(log_id: str, records: Sequence) -> list[Page]:
             ids=b"",
             exceptions=[],
             body=pack(chunk),
+            checksum=0,
         )
         for chunk in chunks
     ]

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
+from fastapi.sse import EventSourceResponse
 from starlette.responses import Response
 
 from runfold.query.answers import JSON, Stream, answer
@@ -197,7 +198,7 @@ def _add_follow(routes: APIRouter, reading: Reading) -> None:
         "/runs/{run_id:path}/follow",
         tags=["runs"],
         summary="Follow a run",
-        response_class=Stream,
+        response_class=EventSourceResponse,
         responses={
             **_problems(404),
             200: {

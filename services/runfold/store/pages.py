@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import pairwise, starmap
 from typing import Any
+from zlib import crc32
 
 import msgpack
 import zstandard
@@ -55,6 +56,8 @@ class Page:
     exceptions: list[tuple[int, Outcome, str]]
     """Offset, outcome and reason of every record that was not simply accepted."""
     body: bytes
+    checksum: int
+    """CRC-32 of the body as it is stored."""
 
     def event_ids(self) -> list[str]:
         hexadecimal = self.ids.hex()
@@ -245,6 +248,7 @@ def _length(record: Record) -> int:
 def _page(log_id: str, admitted: Sequence[Admitted], *, first_offset: int, next_offset: int) -> Page:
     counting = [one.event for one in admitted if one.event is not None and one.outcome in COUNTING]
     records = [one.record for one in admitted]
+    body = pack(records)
     times = [record.log_time for record in records]
     return Page(
         log_id=log_id,
@@ -257,7 +261,8 @@ def _page(log_id: str, admitted: Sequence[Admitted], *, first_offset: int, next_
         turns=[turn for turn in dict.fromkeys([event.turn_id for event in counting]) if turn is not None],
         ids=bytes.fromhex("".join([event.event_id for event in counting]).replace("-", "")),
         exceptions=[(one.record.offset, one.outcome, one.reason) for one in admitted if one.outcome != "accepted"],
-        body=pack(records),
+        body=body,
+        checksum=crc32(body),
     )
 
 
@@ -271,6 +276,7 @@ def _fits(group: list[Page], page: Page) -> bool:
 
 
 def _merged(group: list[Page]) -> Page:
+    body = pack([record for page in group for record in page.records()])
     counts: dict[str, int] = {}
     for page in group:
         for kind, count in page.counts.items():
@@ -286,7 +292,8 @@ def _merged(group: list[Page]) -> Page:
         turns=list(dict.fromkeys(turn for page in group for turn in page.turns)),
         ids=b"".join(page.ids for page in group),
         exceptions=[exception for page in group for exception in page.exceptions],
-        body=pack([record for page in group for record in page.records()]),
+        body=body,
+        checksum=crc32(body),
     )
 
 
@@ -303,6 +310,7 @@ def _document(page: Page) -> dict[str, Any]:
         "ids": page.ids,
         "exceptions": page.exceptions,
         "body": page.body,
+        "checksum": page.checksum,
     }
 
 
@@ -319,4 +327,5 @@ def _from_document(found: dict[str, Any]) -> Page:
         ids=found["ids"],
         exceptions=[(offset, outcome, reason) for offset, outcome, reason in found["exceptions"]],
         body=found.get("body", b""),
+        checksum=found["checksum"],
     )

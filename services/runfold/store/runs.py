@@ -129,6 +129,13 @@ class RunStore:
             )
             return {found["_id"]: (found["log_id"], found["next_offset"]) async for found in cursor}
 
+    async def inconsistent_fields(self, run_id: str) -> list[str]:
+        """What stands beside the record, for queries, and is not the record's: for `verify`."""
+        with mongo_errors():
+            found = await self._runs.find_one({"_id": run_id})
+        expected = _fold_of(_from_document(found)) if found else {}
+        return [name for name, value in expected.items() if found[name] != value]
+
     async def progress(self) -> AsyncIterator[tuple[str, int]]:
         """Each run with the position of its state."""
         with mongo_errors():

@@ -1,0 +1,111 @@
+"""`verify` finds what is wrong in MongoDB, whatever it is, and nothing where all is right."""
+
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from runfold import AssistantMessage, Run, Runfold, UserMessage
+from runfold.settings import Settings
+from runfold.store.database import connect
+from tests.integration.test_projector import _reaches, working
+from tests.processes import Projections, projections, until
+
+
+class Projected(NamedTuple):
+    run: Run
+    stored: Projections
+    pages: Any
+    runs: Any
+
+    async def differences(self) -> set[str]:
+        return {one.kind for one in await self.stored.differences()}
+
+
+@pytest.fixture
+async def projected(kafka: str, mongo: str, prefix: str, database: str) -> AsyncIterator[Projected]:
+    """A run in four pages, folded to its end, and no projector any more."""
+    settings = Settings(kafka=kafka, mongo=mongo, prefix=prefix, database=database)
+    async with projections(settings) as stored, Runfold.of(settings.log()) as runfold:
+        async with working(settings, stored.generation):
+            run = await runfold.open_run(agent_id="a")
+            await until(lambda: _reaches(stored, run, 0), what="the state of the run")
+            for number in range(3):
+                end = (await run.publish_batch([UserMessage(message="hi"), AssistantMessage(message=str(number))]))[-1].offset
+                await until(lambda end=end: _reaches(stored, run, end), what="the state of the run")
+        async with connect(mongo, database) as raw:
+            yield Projected(run, stored, raw[f"pages.{stored.generation}"], raw[f"runs.{stored.generation}"])
+
+
+async def test_a_right_projection_has_no_differences(projected: Projected) -> None:
+    assert await projected.differences() == set()
+
+
+async def test_one_flipped_byte_is_found(projected: Projected) -> None:
+    page = await projected.pages.find_one({"first_offset": 1})
+    for index in range(0, len(page["body"]), 7):
+        flipped = bytes(byte ^ (index == place) for place, byte in enumerate(page["body"]))
+        await projected.pages.update_one({"_id": page["_id"]}, {"$set": {"body": flipped}})
+
+        assert "wrong checksum" in await projected.differences(), f"byte {index} of {len(flipped)}"
+
+
+async def test_a_missing_page_is_found(projected: Projected) -> None:
+    await projected.pages.delete_one({"first_offset": 3})
+
+    assert await projected.differences() == {"missing page"}
+
+
+async def test_missing_first_and_last_pages_are_found(projected: Projected) -> None:
+    await projected.pages.delete_one({"first_offset": 0})
+    await projected.pages.delete_one({"first_offset": 5})
+
+    found = await projected.stored.differences()
+
+    assert [(one.kind, one.offset) for one in found] == [("missing page", 0), ("missing page", 5)]
+
+
+async def test_an_overlap_is_found(projected: Projected) -> None:
+    page = await projected.pages.find_one({"first_offset": 3})
+    page["_id"] = page["_id"][:-1] + "4"
+    page["first_offset"] = 4
+    await projected.pages.insert_one(page)
+
+    assert "overlap" in await projected.differences()
+
+
+async def test_a_stale_state_is_found(projected: Projected) -> None:
+    state = await projected.stored.runs.get(projected.run.run_id)
+    assert state is not None
+    stale = state.record.model_copy(update={"next_offset": 3})
+    await projected.runs.update_one({}, {"$set": {"next_offset": 3, "record": stale.model_dump_json()}})
+
+    assert "stale state" in await projected.differences()
+
+
+async def test_a_position_that_contradicts_its_record_is_found(projected: Projected) -> None:
+    await projected.runs.update_one({}, {"$set": {"next_offset": 3}})
+
+    assert await projected.differences() == {"wrong state"}
+
+
+async def test_a_state_that_is_not_the_fold_is_found(projected: Projected) -> None:
+    record = (await projected.runs.find_one({}))["record"]
+    await projected.runs.update_one({}, {"$set": {"record": record.replace('"running"', '"completed"')}})
+
+    assert await projected.differences() == {"wrong state"}
+
+
+async def test_a_page_whose_summary_is_wrong_is_found(projected: Projected) -> None:
+    await projected.pages.update_one({"first_offset": 1}, {"$set": {"counts": {"user_message": 7}}})
+
+    assert await projected.differences() == {"wrong page"}
+
+
+async def test_a_run_that_mongodb_lacks_and_one_that_kafka_lacks_are_found(projected: Projected) -> None:
+    document = await projected.runs.find_one({})
+    await projected.runs.delete_one({})
+    record = document["record"].replace(projected.run.run_id, "ghost")
+    await projected.runs.insert_one({**document, "_id": "ghost", "record": record})
+
+    assert await projected.differences() == {"no state", "no log"}

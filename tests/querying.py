@@ -1,0 +1,133 @@
+"""The query service for tests: a real server in this process, and a worker that projects what is published."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from runfold import Run, Runfold
+from runfold.projector.worker import connect_worker
+from runfold.query.app import build_app, router
+from runfold.query.reading import Reading
+from runfold.settings import Settings
+from runfold.store.database import connect
+from runfold.store.generations import Generations
+from runfold.store.pages import PageStore
+from runfold.store.runs import RunStore
+from runfold.web import new_app
+from runfold_schemas.events import Data
+
+POLL_SECONDS = 0.005
+
+
+@dataclass
+class Projected:
+    """A worker at work, and what it writes."""
+
+    runfold: Runfold
+    pages: PageStore
+    runs: RunStore
+    generations: Generations
+    database: Any
+
+    async def run(self, *data: Data, run_id: str | None = None, turn_id: str | None = None, **options: Any) -> Run:
+        """A new run with these events, all of it in its pages."""
+        run = await self.runfold.open_run(agent_id=options.pop("agent_id", "agent-1"), run_id=run_id, **options)
+        await self.publish(run, *data, turn_id=turn_id)
+        return run
+
+    async def publish(self, run: Run, *data: Data, turn_id: str | None = None) -> int:
+        """The offset of the last of them, once it is in the pages."""
+        offset = 0
+        if data:
+            events = [run.event(one, turn_id=turn_id) for one in data]
+            offset = (await run.publish_batch(events))[-1].offset
+        await self.holds(run, offset)
+        return offset
+
+    async def holds(self, run: Run, offset: int) -> None:
+        async with asyncio.timeout(20):
+            while await self.pages.end(run.life.log_id) <= offset:
+                await asyncio.sleep(POLL_SECONDS)
+
+
+@asynccontextmanager
+async def projected(settings: Settings) -> AsyncIterator[Projected]:
+    async with connect(settings.mongo, settings.database) as database:
+        generations = Generations(database)
+        generation = await generations.current_or_first()
+        async with (
+            connect_worker(settings, database, generation) as worker,
+            Runfold(settings.kafka, prefix=settings.prefix) as runfold,
+        ):
+            working = asyncio.create_task(worker.work())
+            try:
+                yield Projected(
+                    runfold, PageStore(database, generation), RunStore(database, generation), generations, database
+                )
+            finally:
+                working.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await working
+
+
+@asynccontextmanager
+async def query(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a query service that has just started."""
+    async with served(build_app(settings)) as client:
+        yield client
+
+
+@asynccontextmanager
+async def query_and_reading(settings: Settings) -> AsyncIterator[tuple[httpx.AsyncClient, Reading]]:
+    """As `query`, with what its routes read with."""
+    async with Reading(settings) as reading:
+        app = new_app("query", ready=reading.check_ready)
+        app.include_router(router(reading))
+        async with served(app) as client:
+            yield client, reading
+
+
+@asynccontextmanager
+async def served(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(POLL_SECONDS)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+            yield client
+        server.should_exit = True
+        await serving
+
+
+@dataclass
+class Sent:
+    """A server-sent event."""
+
+    name: str
+    id: int | None
+    data: Any
+
+
+async def sent_events(response: httpx.Response) -> AsyncIterator[Sent]:
+    fields: dict[str, str] = {}
+    async for line in response.aiter_lines():
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = fields[name] + "\n" + value if name in fields else value
+        elif "data" in fields:
+            offset = int(fields["id"]) if "id" in fields else None
+            yield Sent(fields["event"], offset, json.loads(fields["data"]))
+            fields = {}
+        else:
+            fields = {}
