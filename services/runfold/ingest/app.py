@@ -21,9 +21,9 @@ from prometheus_client import Counter
 
 from runfold.client import Position, Run, Runfold
 from runfold.ids import new_event_id
-from runfold.ingest.bodies import JSON, NDJSON, media_type, parse_items, parse_json, read_body
+from runfold.ingest.bodies import JSON, NDJSON, Item, Place, media_type, parse_items, parse_json, read_body
 from runfold.ingest.connection import Connection
-from runfold.ingest.events import changes_life, culprit, events_of
+from runfold.ingest.events import EventIds, changes_life, culprit, events_of
 from runfold.ingest.idempotency import Replays, derived_id, fingerprint, key_of
 from runfold.ingest.requests import EVENTS_BODY, OPEN_BODY, STATUS_BODY, OpenRun, StatusChange, parsed
 from runfold.runs import Runs
@@ -84,9 +84,7 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
         body, key = await read_body(request, bytes_max=COMMAND_BYTES_MAX), key_of(idempotency_key)
 
         async def handle() -> Response:
-            opening = parsed(OpenRun, parse_json(body))
-            if opening.run_id is None and key is not None:
-                opening = opening.model_copy(update={"run_id": derived_id("run", opening.agent_id, key)})
+            opening = _with_run_id(parsed(OpenRun, parse_json(body)), key)
             return _opened(*await runs.open(runfold(), **dict(opening)))
 
         return await replays.answer("open", key, fingerprint(body), handle)
@@ -101,17 +99,7 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
 
         async def handle() -> Response:
             run = await runs.get(runfold(), run_id)
-            items = parse_items(body, type_)
-            ids = _event_ids("events", run_id, key)
-            events = events_of(items, run_id=run_id, event_ids=ids, now=datetime.now(UTC))
-            try:
-                positions = await _append(run, events, late=late, repeatable=key is not None)
-            except EventTooLargeError:
-                raise
-            except InvalidEventError as error:
-                raise culprit(error, events, items) from error
-            is_batch = items[0].place.line is not None or items[0].place.index is not None
-            return _published(events, positions) if is_batch else _published_one(events[0], positions[0])
+            return await _publish(run, parse_items(body, type_), late=late, key=key)
 
         return await replays.answer(f"events/{run_id}", key, fingerprint(body, type_, str(late)), handle)
 
@@ -125,23 +113,46 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
 
         async def handle() -> Response:
             run = await runs.get(runfold(), run_id)
-            change = parsed(StatusChange, parse_json(body))
-            event = new_event(
-                change.data(),
-                event_id=_event_ids("status", run_id, key)(0),
-                run_id=run_id,
-                timestamp=datetime.now(UTC),
-                **change.envelope(),
-            )
-            positions = await _append(run, [event], late=False, repeatable=key is not None)
-            return _published_one(event, positions[0])
+            return await _change_status(run, parsed(StatusChange, parse_json(body)), key=key)
 
         return await replays.answer(f"status/{run_id}", key, fingerprint(body), handle)
 
     return router
 
 
-def _event_ids(route: str, run_id: str, key: str | None) -> Callable[[int], str]:
+def _with_run_id(opening: OpenRun, key: str | None) -> OpenRun:
+    if opening.run_id is not None or key is None:
+        return opening
+    return opening.model_copy(update={"run_id": derived_id("run", opening.agent_id, key)})
+
+
+async def _publish(run: Run, items: list[Item], *, late: bool, key: str | None) -> Response:
+    ids = _event_ids("events", run.run_id, key)
+    events = events_of(items, run_id=run.run_id, event_ids=ids, now=datetime.now(UTC))
+    try:
+        positions = await _append(run, events, late=late, repeatable=key is not None)
+    except EventTooLargeError:
+        raise  # the batch is, and no one of its events
+    except InvalidEventError as error:
+        raise culprit(error, events, items) from error
+    if items[0].place == Place():
+        return _published_one(events[0], positions[0])
+    return _published(events, positions)
+
+
+async def _change_status(run: Run, change: StatusChange, *, key: str | None) -> Response:
+    event = new_event(
+        change.data(),
+        event_id=_event_ids("status", run.run_id, key)(0),
+        run_id=run.run_id,
+        timestamp=datetime.now(UTC),
+        **change.envelope(),
+    )
+    [position] = await _append(run, [event], late=False, repeatable=key is not None)
+    return _published_one(event, position)
+
+
+def _event_ids(route: str, run_id: str, key: str | None) -> EventIds:
     if key is None:
         return lambda _: new_event_id()
     return lambda index: derived_id(route, run_id, key, index)
