@@ -40,7 +40,9 @@ async def fill(settings: Settings, *, runs: int, events: int) -> dict[str, str]:
         await publisher.prime(list(topics))
         for _ in range(events // runs // BATCH or 1):
             acks = [
-                await publisher.send_batch(topic, [record(run.run_id) for _ in range(min(BATCH, events // runs))])
+                await publisher.send_batch(
+                    topic, [record(run.run_id) for _ in range(min(BATCH, events // runs))]
+                )
                 for topic, run in topics.items()
             ]
             for ack in acks:

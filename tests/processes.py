@@ -25,7 +25,8 @@ def projector(settings: Settings, log: Path, *, worker_id: str = "") -> Service:
         [sys.executable, "-m", "runfold.cli", "serve", "projector", "--port", str(port - 1)],
         ready=ready_url(f"http://127.0.0.1:{port}/health/ready"),
         log=log,
-        env={f"RUNFOLD_{name.upper()}": str(getattr(settings, name)) for name in settings.model_fields_set} | named,
+        env={f"RUNFOLD_{name.upper()}": str(getattr(settings, name)) for name in settings.model_fields_set}
+        | named,
         grace_seconds=5,
     )
 
@@ -33,7 +34,9 @@ def projector(settings: Settings, log: Path, *, worker_id: str = "") -> Service:
 class Projections:
     """What the projectors have stored, read as it is."""
 
-    def __init__(self, settings: Settings, generations: Generations, generation: str, database: object) -> None:
+    def __init__(
+        self, settings: Settings, generations: Generations, generation: str, database: object
+    ) -> None:
         self.settings = settings
         self.generations = generations
         self.generation = generation
@@ -55,7 +58,9 @@ async def projections(settings: Settings) -> AsyncIterator[Projections]:
         yield Projections(settings, generations, await generations.current_or_first(), database)
 
 
-async def until(holds: Callable[[], Awaitable[bool]], *, seconds: float = 20.0, what: str = "the condition") -> float:
+async def until(
+    holds: Callable[[], Awaitable[bool]], *, seconds: float = 20.0, what: str = "the condition"
+) -> float:
     """Waits for a condition and gives the seconds that it took; fails after the deadline."""
     began = time.monotonic()
     while not await holds():

@@ -38,9 +38,13 @@ class Projected:
     generations: Generations
     database: Any
 
-    async def run(self, *data: Data, run_id: str | None = None, turn_id: str | None = None, **options: Any) -> Run:
+    async def run(
+        self, *data: Data, run_id: str | None = None, turn_id: str | None = None, **options: Any
+    ) -> Run:
         """A new run with these events, all of it in its pages."""
-        run = await self.runfold.open_run(agent_id=options.pop("agent_id", "agent-1"), run_id=run_id, **options)
+        run = await self.runfold.open_run(
+            agent_id=options.pop("agent_id", "agent-1"), run_id=run_id, **options
+        )
         await self.publish(run, *data, turn_id=turn_id)
         return run
 
@@ -71,7 +75,11 @@ async def projected(settings: Settings) -> AsyncIterator[Projected]:
             working = asyncio.create_task(worker.work())
             try:
                 yield Projected(
-                    runfold, PageStore(database, generation), RunStore(database, generation), generations, database
+                    runfold,
+                    PageStore(database, generation),
+                    RunStore(database, generation),
+                    generations,
+                    database,
                 )
             finally:
                 working.cancel()

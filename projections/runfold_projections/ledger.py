@@ -236,7 +236,7 @@ class _Exchange:
             case Thinking():
                 self._assistant.think(said)
             case ToolCall(tool_call_id=tool_id):
-                self._assistant.call(tool_id, said.tool_name, said.payload)
+                self._assistant.call(tool_id, said.tool_name, said.payload, said.provider_data)
                 self._calls.setdefault(tool_id, []).append(offset)
             case _:
                 assert_never(said)
@@ -288,11 +288,12 @@ class _Assistant:
         if text:
             self._text.append(text)
 
-    def call(self, tool_id: str, name: str, args: Any) -> None:
+    def call(self, tool_id: str, name: str, args: Any, provider_data: dict[str, Any] | None = None) -> None:
         if self._text:
             self._parts += _text("".join(self._text))
             self._text.clear()
-        self._parts.append({"type": "tool_use", "id": tool_id, "name": name, "input": args})
+        part = {"type": "tool_use", "id": tool_id, "name": name, "input": args}
+        self._parts.append(part if provider_data is None else {**part, "provider_data": provider_data})
 
     def parts(self) -> list[Fields]:
         return self._thinking + self._parts + _text("".join(self._text))

@@ -84,9 +84,8 @@ def decode_record(record: Record) -> AnyEvent:
     event = decode(record.value)
     named = dict(record.headers)
     for name, said in (("ce_id", event.event_id), ("ce_type", event.type)):
-        value = named.get(name)
-        if value is not None and value != said.encode():
-            raise UndecodableError(f"header {name} is {value!r}, the event says {said!r}")
+        if name in named and named[name] != said.encode():
+            raise UndecodableError(f"header {name} is {named[name]!r}, the event says {said!r}")
     return event
 
 

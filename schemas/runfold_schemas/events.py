@@ -68,6 +68,8 @@ class ToolCall(Data):
     tool_name: str
     payload: Any = None
     parent_tool_call_id: str | None = None
+    provider_data: dict[str, Any] | None = None
+    """What only its provider understands, handed back to it alone: the exact text of the arguments, a signature."""
 
 
 class ToolResult(Data):

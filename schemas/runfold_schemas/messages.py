@@ -35,6 +35,8 @@ class ToolUsePart(_Value):
     id: str
     name: str
     input: Any = None
+    provider_data: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """As it is on the call's event."""
 
 
 class ToolResultPart(_Value):

@@ -25,7 +25,7 @@ CATALOG_PARTITIONS: Final = 12
 
 PARK_SECONDS_MIN: Final = 10.0
 """The shortest time that a run stays tailed after its last record or bell. Publishers rely on it: one that has been
-silent for half of it rings again before it publishes (see `runfold.log.bells`)."""
+silent for half of it rings again before it publishes (see `runfold.client`)."""
 
 _ESCAPED = re.compile(rb"[^A-Za-z0-9-]")
 _ESCAPE_SIGN = re.compile(r"_([0-9a-f]{2})")

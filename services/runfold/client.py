@@ -28,7 +28,9 @@ from runfold_schemas.errors import (
     EventTooLargeError,
     RejectedError,
     RunConflictError,
+    RunfoldError,
     RunEndedError,
+    RunfoldError,
     RunNotFoundError,
 )
 from runfold_schemas.events import (
@@ -103,7 +105,7 @@ class Runfold:
         try:
             yield run
         except BaseException as error:
-            await run.fail(f"{type(error).__name__}: {error}")
+            await _fail(run, error)
             raise
         if not run.ended:
             await run.complete()
@@ -143,7 +145,9 @@ class Runfold:
             standing = await self.catalog.lookup(opened.run_id) if run_id is not None else opened
             if standing is None or standing.log_id == opened.log_id:
                 return Run(self, self._publisher, opened, turn_id=turn_id, is_new=True)
-            await self.admin.delete_topics([self.topics.run(opened.run_id, opened.log_id)])
+            lost = self.topics.run(opened.run_id, opened.log_id)
+            await self._publisher.forget(lost)
+            await self.admin.delete_topics([lost])
         if standing.agent_id != agent_id or (session_id is not None and standing.session_id != session_id):
             raise RunConflictError(
                 standing.run_id, agent_id=standing.agent_id, session_id=standing.session_id
@@ -174,6 +178,12 @@ class Runfold:
             for life in sorted(self.catalog.lives(), key=lambda life: life.log_id)
         ]
 
+    async def history(self, *, session_id: str | None = None) -> AsyncIterator[tuple["Run", Admitted]]:
+        """The log of every run, or of a session's runs, one run after the other in the order of their opening."""
+        for run in await (self.runs() if session_id is None else self.session_runs(session_id)):
+            async for admitted in run.history():
+                yield run, admitted
+
     async def _open_log(
         self, life: Life, opening: RunOpened, *, turn_id: str | None, started_at: datetime | None
     ) -> None:
@@ -185,11 +195,11 @@ class Runfold:
             timestamp=started_at or datetime.now(UTC),
             turn_id=turn_id,
         )
+        record = outgoing(event, source=self.settings.source)
+        _check_size([record])
         await self.admin.create_run_topic(topic)
         await self._publisher.prime([topic])
-        await self._publisher.wait(
-            await self._publisher.send(topic, outgoing(event, source=self.settings.source))
-        )
+        await self._publisher.wait(await self._publisher.send(topic, record))
         announced = await self._publisher.send(
             self.topics.catalog, life_record(life), partition=partition_of(life.run_id)
         )
@@ -397,6 +407,16 @@ class Run:
         await self._publisher.send(
             self._catalog_topic, bell_record(self.run_id), partition=partition_of(self.run_id)
         )
+
+
+async def _fail(run: Run, error: BaseException) -> None:
+    """The error that left the block is the one to raise, also where the run cannot be told of it."""
+    if run.ended:
+        return
+    try:
+        await run.fail(f"{type(error).__name__}: {error}")
+    except RunfoldError as failure:
+        error.add_note(f"run {run.run_id!r} could not be marked as failed: {failure}")
 
 
 def outgoing(event: AnyEvent, *, source: str) -> Outgoing:

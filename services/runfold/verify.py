@@ -68,20 +68,30 @@ async def verify(
             admission.admit(record) async for batch in read(log, topic, end=end_of[topic]) for record in batch
         ]
         inconsistent = await runs.inconsistent_fields(life.run_id)
-        yield life.run_id, _differences(state, await pages.all(life.log_id), admitted, end_of[topic], inconsistent)
+        yield (
+            life.run_id,
+            _differences(state, await pages.all(life.log_id), admitted, end_of[topic], inconsistent),
+        )
     async for known, _ in runs.progress():
         if known not in logs and run_id in (None, known):
             yield known, [Difference(known, "no log", "MongoDB knows the run, Kafka has no topic of it")]
 
 
 def _differences(
-    state: RunState, stored: Sequence[Page], admitted: Sequence[Admitted], end: int, inconsistent: Sequence[str]
+    state: RunState,
+    stored: Sequence[Page],
+    admitted: Sequence[Admitted],
+    end: int,
+    inconsistent: Sequence[str],
 ) -> list[Difference]:
     faults = [
         *_coverage(stored, end),
         *(fault for page in stored for fault in _page_faults(page, admitted)),
         *_state_faults(state, admitted, end),
-        *(("wrong state", f"{field} beside the run record is not the record's", None) for field in inconsistent),
+        *(
+            ("wrong state", f"{field} beside the run record is not the record's", None)
+            for field in inconsistent
+        ),
     ]
     return [Difference(state.run_id, kind, detail, offset) for kind, detail, offset in faults]
 
@@ -124,7 +134,11 @@ def _coverage(pages: Sequence[Page], end: int) -> Iterator[_Fault]:
 
 def _page_faults(page: Page, admitted: Sequence[Admitted]) -> Iterator[_Fault]:
     if crc32(page.body) != page.checksum:
-        yield "wrong checksum", f"the body of page {page.first_offset} is not the one that was stored", page.first_offset
+        yield (
+            "wrong checksum",
+            f"the body of page {page.first_offset} is not the one that was stored",
+            page.first_offset,
+        )
     mine = [one for one in admitted if page.first_offset <= one.record.offset < page.next_offset]
     try:
         records = page.records()

@@ -14,6 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
 from runfold_schemas.errors import (
+    ConfigurationError,
     EventTooLargeError,
     InvalidEventError,
     InvalidIdError,
@@ -36,6 +37,7 @@ _STATUS: Mapping[type[RunfoldError], HTTPStatus] = {
     RunConflictError: HTTPStatus.CONFLICT,
     RunEndedError: HTTPStatus.CONFLICT,
     RejectedError: HTTPStatus.CONFLICT,
+    ConfigurationError: HTTPStatus.SERVICE_UNAVAILABLE,
     NotYetVisibleError: HTTPStatus.GATEWAY_TIMEOUT,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
 }

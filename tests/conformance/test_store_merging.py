@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 
 import pytest
 from tests.builders import event
@@ -50,11 +51,12 @@ class Interrupted(PageStore):
 
     async def read(self, log_id: str, *, first_offset: int = 0, bodies: bool = True):
         count = 0
-        async for page in super().read(log_id, first_offset=first_offset, bodies=bodies):
-            yield page
-            count += 1
-            if count == self._after:
-                await self._happens()
+        async with aclosing(super().read(log_id, first_offset=first_offset, bodies=bodies)) as pages:
+            async for page in pages:
+                yield page
+                count += 1
+                if count == self._after:
+                    await self._happens()
 
 
 async def test_small_pages_become_one_and_nothing_is_lost(pages):
@@ -92,7 +94,9 @@ async def test_a_slice_of_nothing_but_a_gap_is_merged_like_any_other(pages):
 
     await pages.merge(LOG, first_offset=0)
 
-    assert await pages.all(LOG) == pages_of(LOG, (await covered_records(pages)), first_offset=0, next_offset=5)
+    assert await pages.all(LOG) == pages_of(
+        LOG, (await covered_records(pages)), first_offset=0, next_offset=5
+    )
 
 
 async def covered_records(pages: PageStore) -> list[Admitted]:

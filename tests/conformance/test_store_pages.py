@@ -234,7 +234,9 @@ def test_a_page_holds_at_most_500_events():
 
 
 @pytest.mark.parametrize(
-    "fields", [{"value": b"x" * 200_000}, {"key": b"x" * 200_000}, {"headers": (("h", b"x" * 200_000),)}], ids=list
+    "fields",
+    [{"value": b"x" * 200_000}, {"key": b"x" * 200_000}, {"headers": (("h", b"x" * 200_000),)}],
+    ids=list,
 )
 def test_a_page_holds_at_most_512_kilobytes_of_values_keys_and_headers(fields):
     cut = paged([raw(offset=offset, **({"value": None} | fields)) for offset in range(7)])

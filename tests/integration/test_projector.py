@@ -71,7 +71,10 @@ async def stack(settings: Settings) -> AsyncIterator[Stack]:
 
 @asynccontextmanager
 async def working(settings: Settings, generation: str) -> AsyncIterator[Worker]:
-    async with connect(settings.mongo, settings.database) as database, connect_worker(settings, database, generation) as worker:
+    async with (
+        connect(settings.mongo, settings.database) as database,
+        connect_worker(settings, database, generation) as worker,
+    ):
         task = asyncio.create_task(worker.work())
         try:
 
@@ -162,7 +165,11 @@ async def test_a_repeated_event_counts_once_after_many_others_a_merge_a_restart_
         assert state.record.counts["user_message"] == 1
     pages = [page async for page in stack.stored.pages.read(run.life.log_id)]
     assert len(pages) < 60
-    assert [offset for page in pages for offset, outcome, _ in page.exceptions if outcome == "duplicate"] == [last, again, final]
+    assert [offset for page in pages for offset, outcome, _ in page.exceptions if outcome == "duplicate"] == [
+        last,
+        again,
+        final,
+    ]
     assert await stack.stored.differences() == []
 
 
@@ -196,7 +203,9 @@ async def test_what_cannot_be_decoded_goes_to_the_dead_letters_and_the_run_goes_
     await stack.holds(run, after)
 
     letters = TopicPartition(stack.runfold.topics.dead_letters, 0)
-    async with AIOKafkaConsumer(bootstrap_servers=stack.settings.kafka, auto_offset_reset="earliest") as consumer:
+    async with AIOKafkaConsumer(
+        bootstrap_servers=stack.settings.kafka, auto_offset_reset="earliest"
+    ) as consumer:
         consumer.assign([letters])
         letter = await asyncio.wait_for(consumer.getone(), 10)
 

@@ -39,7 +39,10 @@ async def test_twenty_kills_far_behind_lose_and_double_nothing(settings: Setting
                 assert await lag(stored, runs, acknowledged) > LAG
                 for victim in chance.sample(workers, len(workers)):
                     instant = instants.pop()
-                    await until(lambda: reached(stored, runs, acknowledged, instant), what="progress of the projectors")
+                    await until(
+                        lambda: reached(stored, runs, acknowledged, instant),
+                        what="progress of the projectors",
+                    )
                     lags.append(await lag(stored, runs, acknowledged))
                     await victim.kill()
                 await asyncio.gather(*starting, return_exceptions=True)
@@ -90,4 +93,6 @@ async def ended(stored: Projections, run: Run) -> bool:
 
 
 async def event_ids(stored: Projections, run: Run) -> Counter[str]:
-    return Counter([event_id async for page in stored.pages.read(run.life.log_id) for event_id in page.event_ids()])
+    return Counter(
+        [event_id async for page in stored.pages.read(run.life.log_id) for event_id in page.event_ids()]
+    )

@@ -14,6 +14,7 @@ from tests.querying import POLL_SECONDS, Projected, projected, query
 from runfold import (
     AssistantMessage,
     PlannerNote,
+    RejectedError,
     RunLabeled,
     SystemMessage,
     TokenUsage,
@@ -60,7 +61,11 @@ async def offsets(client: httpx.AsyncClient, path: str, **params: Any) -> list[i
 
 async def test_a_record_shows_what_the_run_has_become(client: httpx.AsyncClient, stored: Projected):
     run = await stored.run(
-        UserMessage(message="hi"), TokenUsage(input_tokens=7), session_id="s-1", turn_id="t-1", labels={"a": "b"}
+        UserMessage(message="hi"),
+        TokenUsage(input_tokens=7),
+        session_id="s-1",
+        turn_id="t-1",
+        labels={"a": "b"},
     )
 
     record = await got(client, f"/v1/runs/{run.run_id}")
@@ -118,7 +123,9 @@ async def test_an_unknown_run_is_a_problem_document(client: httpx.AsyncClient):
         ("/v1/sessions/s/runs?cursor=bm9wZQ==", "cursor"),
     ],
 )
-async def test_a_wrong_parameter_is_named(client: httpx.AsyncClient, stored: Projected, path: str, field: str):
+async def test_a_wrong_parameter_is_named(
+    client: httpx.AsyncClient, stored: Projected, path: str, field: str
+):
     response = await client.get(path)
 
     assert response.status_code == 422
@@ -154,7 +161,9 @@ async def test_an_offset_that_nobody_wrote_is_a_timeout(client: httpx.AsyncClien
 async def test_runs_are_listed_by_each_filter_newest_first(client: httpx.AsyncClient, stored: Projected):
     agent = f"lister-{uuid4().hex}"
     runs = [
-        await stored.run(agent_id=agent, session_id=f"{agent}-{number % 2}", labels={"n": str(number), "k": "a:b"})
+        await stored.run(
+            agent_id=agent, session_id=f"{agent}-{number % 2}", labels={"n": str(number), "k": "a:b"}
+        )
         for number in range(4)
     ]
     await runs[0].complete()
@@ -164,7 +173,9 @@ async def test_runs_are_listed_by_each_filter_newest_first(client: httpx.AsyncCl
         found = (await got(client, "/v1/runs", agent_id=agent, **params))["runs"]
         return [[run.run_id for run in runs].index(record["run_id"]) for record in found]
 
-    times = [record["started_at"] for record in reversed((await got(client, "/v1/runs", agent_id=agent))["runs"])]
+    times = [
+        record["started_at"] for record in reversed((await got(client, "/v1/runs", agent_id=agent))["runs"])
+    ]
     assert await listed() == [3, 2, 1, 0]
     assert await listed(session_id=f"{agent}-1") == [3, 1]
     assert await listed(status="completed") == [0]
@@ -249,7 +260,9 @@ async def test_pages_of_events_are_the_events(client: httpx.AsyncClient, stored:
     assert found == list(range(1, 1200))
 
 
-async def test_only_what_counts_is_shown_unless_all_is_asked_for(client: httpx.AsyncClient, stored: Projected):
+async def test_only_what_counts_is_shown_unless_all_is_asked_for(
+    client: httpx.AsyncClient, stored: Projected
+):
     run = await stored.run()
     event = run.event(UserMessage(message="once"))
     await run.publish(event)
@@ -257,7 +270,8 @@ async def test_only_what_counts_is_shown_unless_all_is_asked_for(client: httpx.A
     await publish_raw(stored, run.run_id, b'{"type": "shrug"')
     await run.complete()
     await run.publish(PlannerNote(note="after the end"), late=True)
-    await run.publish_batch([run.event(RunLabeled(labels={}), expected_offset=1)], late=True)
+    with pytest.raises(RejectedError):
+        await run.publish(RunLabeled(labels={}), expected_offset=1, late=True)
     await stored.holds(run, 7)
     path = f"/v1/runs/{run.run_id}/events"
 
@@ -304,7 +318,11 @@ async def test_a_session_shows_its_runs_and_its_ledger_in_order(client: httpx.As
         {"run_id": first.run_id, "next_offset": 3, "messages": 2},
         {"run_id": second.run_id, "next_offset": 3, "messages": 2},
     ]
-    assert await got(client, "/v1/sessions/nobody/ledger") == {"session_id": "nobody", "messages": [], "runs": []}
+    assert await got(client, "/v1/sessions/nobody/ledger") == {
+        "session_id": "nobody",
+        "messages": [],
+        "runs": [],
+    }
 
 
 async def test_a_switch_to_another_generation_is_followed_without_an_error(
@@ -379,7 +397,9 @@ async def test_every_filter_of_the_list_is_served_by_an_index_in_order(
 async def test_without_mongodb_the_log_answers_and_the_rest_may_be_retried(
     settings: Settings, stored: Projected
 ):
-    run = await stored.run(UserMessage(message="hi"), ToolCall(tool_call_id="c", tool_name="t"), ToolResult(tool_call_id="c"))
+    run = await stored.run(
+        UserMessage(message="hi"), ToolCall(tool_call_id="c", tool_name="t"), ToolResult(tool_call_id="c")
+    )
     port = free_port()
     without = settings.model_copy(update={"mongo": f"mongodb://127.0.0.1:{port}/?directConnection=true"})
 

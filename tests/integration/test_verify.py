@@ -31,7 +31,11 @@ async def projected(kafka: str, mongo: str, prefix: str, database: str) -> Async
             run = await runfold.open_run(agent_id="a")
             await until(lambda: _reaches(stored, run, 0), what="the state of the run")
             for number in range(3):
-                end = (await run.publish_batch([UserMessage(message="hi"), AssistantMessage(message=str(number))]))[-1].offset
+                end = (
+                    await run.publish_batch(
+                        [UserMessage(message="hi"), AssistantMessage(message=str(number))]
+                    )
+                )[-1].offset
                 await until(lambda end=end: _reaches(stored, run, end), what="the state of the run")
         async with connect(mongo, database) as raw:
             yield Projected(run, stored, raw[f"pages.{stored.generation}"], raw[f"runs.{stored.generation}"])

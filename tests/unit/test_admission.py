@@ -138,7 +138,9 @@ def test_expected_offset_is_accepted_right_after_the_last_accepted_event():
     assert outcomes(admit([record(first, 0), record(second, 9)])) == ["accepted", "accepted"]
 
 
-@pytest.mark.parametrize(("expected", "outcome"), [(-1, "rejected"), (3, "rejected"), (4, "accepted"), (5, "rejected")])
+@pytest.mark.parametrize(
+    ("expected", "outcome"), [(-1, "rejected"), (3, "rejected"), (4, "accepted"), (5, "rejected")]
+)
 def test_expected_offset_counts_what_was_accepted_and_not_what_lies_between(expected, outcome):
     log = [record(event(HELLO), 4), record(b"{", 5), record(event(HELLO, expected_offset=expected), 6)]
 
@@ -159,7 +161,10 @@ def test_of_two_that_expect_the_same_offset_the_first_in_the_log_wins():
 
 def test_a_rejected_event_does_not_count_as_seen():
     number = event_id(71)
-    lost, again = event(HELLO, event_id=number, expected_offset=-1), event(HELLO, event_id=number, expected_offset=0)
+    lost, again = (
+        event(HELLO, event_id=number, expected_offset=-1),
+        event(HELLO, event_id=number, expected_offset=0),
+    )
 
     admitted = admit([*records(OPENED), record(lost, 1), record(again, 2), record(again, 3)])
 

@@ -53,7 +53,9 @@ def test_ids_of_one_millisecond_differ_in_all_74_random_bits(monkeypatch):
 def test_an_event_takes_a_new_event_id():
     event_id = ids.new_event_id()
 
-    event = new_event(UserMessage(message="hi"), event_id=event_id, run_id="r", timestamp="2026-01-01T00:00:00Z")
+    event = new_event(
+        UserMessage(message="hi"), event_id=event_id, run_id="r", timestamp="2026-01-01T00:00:00Z"
+    )
 
     assert event.event_id == event_id
 

@@ -91,7 +91,8 @@ def test_a_status_changes_as_the_table_says_and_anything_else_is_counted(status,
 
 
 @pytest.mark.parametrize(
-    ("end", "status"), [(RunCompleted(), "completed"), (RunFailed(error="boom"), "failed"), (RunCanceled(), "canceled")]
+    ("end", "status"),
+    [(RunCompleted(), "completed"), (RunFailed(error="boom"), "failed"), (RunCanceled(), "canceled")],
 )
 def test_the_end_is_also_a_phase(end, status):
     run = after(OPENED, PhaseChanged(phase="planning"), end)
@@ -110,7 +111,10 @@ def test_illegal_transitions_add_up_and_the_run_goes_on():
 def test_what_is_rejected_after_the_end_changes_neither_status_nor_error():
     ended = after(OPENED, RunCompleted())
 
-    run = fold(EMPTY, admit([*records(OPENED, RunCompleted(), RunFailed(error="late"), PhaseChanged(phase="planning"))]))
+    run = fold(
+        EMPTY,
+        admit([*records(OPENED, RunCompleted(), RunFailed(error="late"), PhaseChanged(phase="planning"))]),
+    )
 
     assert (run.status, run.phase, run.error) == (ended.status, ended.phase, None)
     assert run.exceptions == {"rejected": 2}
@@ -118,7 +122,10 @@ def test_what_is_rejected_after_the_end_changes_neither_status_nor_error():
 
 def test_the_phase_is_the_last_one_said():
     assert after(OPENED).phase is None
-    assert after(OPENED, PhaseChanged(phase="planning"), PhaseChanged(phase="synthesizing")).phase == "synthesizing"
+    assert (
+        after(OPENED, PhaseChanged(phase="planning"), PhaseChanged(phase="synthesizing")).phase
+        == "synthesizing"
+    )
 
 
 def test_labels_are_merged_over_those_there():
@@ -175,7 +182,9 @@ def test_times_are_the_producers_and_not_the_brokers():
 
 
 def test_counts_are_by_kind_and_only_of_what_counts():
-    run = after(OPENED, *[AssistantMessage(message="a")] * 3, OPENED, RunCompleted(), PlannerNote(note="late"))
+    run = after(
+        OPENED, *[AssistantMessage(message="a")] * 3, OPENED, RunCompleted(), PlannerNote(note="late")
+    )
 
     assert run.counts == {"run_opened": 1, "assistant_message": 3, "run_completed": 1, "planner_note": 1}
     assert run.exceptions == {"rejected": 1, "late": 1}
@@ -184,7 +193,10 @@ def test_counts_are_by_kind_and_only_of_what_counts():
 def test_a_late_event_adds_to_usage_labels_turn_and_time_but_not_to_the_life():
     ended = after(OPENED, RunCompleted())
 
-    late = [record(event(each, turn_id="t-9"), n) for n, each in enumerate([TokenUsage(input_tokens=1), RunLabeled(labels={"a": "b"})], 2)]
+    late = [
+        record(event(each, turn_id="t-9"), n)
+        for n, each in enumerate([TokenUsage(input_tokens=1), RunLabeled(labels={"a": "b"})], 2)
+    ]
     log = [*records(OPENED, RunCompleted()), *late]
     run = fold(EMPTY, admit(log))
 

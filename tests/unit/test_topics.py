@@ -38,7 +38,9 @@ def test_different_ids_differ_also_where_kafka_takes_dots_for_underscores(one, o
 
 
 def test_ids_that_look_alike_to_kafka_have_topics_that_do_not():
-    names = {Topics().run(run_id, LOG_ID).replace(".", "_") for run_id in ("a.b", "a_b", "a_2eb", "a-b", "a b")}
+    names = {
+        Topics().run(run_id, LOG_ID).replace(".", "_") for run_id in ("a.b", "a_b", "a_2eb", "a-b", "a b")
+    }
 
     assert len(names) == 5
 

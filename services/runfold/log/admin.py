@@ -16,8 +16,6 @@ from runfold_schemas.topics import CATALOG_PARTITIONS, DEAD_LETTER_BYTES_MAX, RE
 _CREATE_MAX = 100
 """Topics a call: 100 at once are created at 2,300 to 5,100 a second, one at a time at 30 to 250."""
 
-_TIMEOUT_MS = 15_000
-
 
 class LogAdmin:
     """Creates topics. Concurrent `create_run_topic` calls share one request to the broker."""
@@ -33,7 +31,7 @@ class LogAdmin:
     @classmethod
     @asynccontextmanager
     async def connect(cls, settings: LogSettings) -> AsyncIterator["LogAdmin"]:
-        client = AIOKafkaAdminClient(**settings.client_options(), request_timeout_ms=_TIMEOUT_MS)
+        client = AIOKafkaAdminClient(**settings.client_options(), request_timeout_ms=_timeout_ms(settings))
         with kafka_errors():
             await client.start()
         try:
@@ -135,10 +133,14 @@ class LogAdmin:
     async def _create(self, topics: list[NewTopic]) -> None:
         self.create_calls += 1
         with kafka_errors():
-            answer = await self._client.create_topics(topics, timeout_ms=_TIMEOUT_MS)
+            answer = await self._client.create_topics(topics, timeout_ms=_timeout_ms(self._settings))
         for name, code, *message in answer.topic_errors:
             error: type[KafkaError] = for_code(code)
             if error not in (NoError, TopicAlreadyExistsError):
                 raise UnavailableError(
                     "Kafka", reason=f"topic {name} was not created: {error.__name__} {message}"
                 )
+
+
+def _timeout_ms(settings: LogSettings) -> int:
+    return int(settings.publish_timeout_seconds * 1000)

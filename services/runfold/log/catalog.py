@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from runfold.log.publisher import Outgoing
 from runfold.log.settings import LogSettings
-from runfold.log.tail import Tail
+from runfold.log.tail import Slice, Tail
 from runfold.log.unavailable import kafka_errors
 from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.codec import Record
@@ -28,6 +28,8 @@ from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
 
 _LIFE = b"life:"
 _BELL = b"bell:"
+
+_RETRY_SECONDS = 1.0
 
 
 def partition_of(run_id: str) -> int:
@@ -132,18 +134,23 @@ class CatalogView:
             ) from self._failure
 
     async def _read(self) -> None:
-        try:
-            async for slices in self._tail.slices():
-                for part in slices:
-                    for record in part.records:
-                        self._take(record)
-                    self._positions[part.partition.partition] = part.next_offset
-                async with self._moved:
-                    self._moved.notify_all()
-        except UnavailableError as error:
-            self._failure = error
-            async with self._moved:
-                self._moved.notify_all()
+        while True:
+            try:
+                async for slices in self._tail.slices():
+                    self._failure = None
+                    await self._take_slices(slices)
+            except UnavailableError as error:
+                self._failure = error
+                await self._take_slices([])
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _take_slices(self, slices: list[Slice]) -> None:
+        for part in slices:
+            for record in part.records:
+                self._take(record)
+            self._positions[part.partition.partition] = part.next_offset
+        async with self._moved:
+            self._moved.notify_all()
 
     def _take(self, record: Record) -> None:
         match entry_of(record.key, record.value):

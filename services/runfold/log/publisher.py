@@ -57,6 +57,13 @@ class Publisher:
             async with asyncio.timeout(self._settings.publish_timeout_seconds):
                 await asyncio.gather(*(client.add_topic(topic) for topic in topics))
 
+    async def forget(self, topic: str) -> None:
+        """Takes a topic that is about to be deleted out of the metadata, where it would be asked for again and again."""
+        # aiokafka can only be told the whole set, which it shows nowhere else.
+        client = (await self._healthy()).client
+        with kafka_errors():
+            await client.set_topics(client._topics - {topic})  # noqa: SLF001
+
     async def send(self, topic: str, record: Outgoing, *, partition: int = 0) -> Ack:
         """Hands over one record and returns once it is in the buffer; the acknowledgement resolves later."""
         producer = await self._healthy()

@@ -73,7 +73,9 @@ class ActiveRun:
             state=self.state(),
         )
 
-    def _take_chunk(self, records: Sequence[Record], undecodable: list[Admitted], *, reached: int) -> list[Page]:
+    def _take_chunk(
+        self, records: Sequence[Record], undecodable: list[Admitted], *, reached: int
+    ) -> list[Page]:
         first_offset, admit = self.next_offset, self.admission.admit
         admitted = [admit(record) for record in records]
         undecodable += [one for one in admitted if one.outcome == "undecodable"]

@@ -39,6 +39,7 @@ async def run(settings: Settings) -> None:
         await asyncio.wait({projecting, serving}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         projecting.cancel()
+        serving.cancel()
         await asyncio.gather(projecting, serving, return_exceptions=True)
     if not projecting.cancelled() and (failure := projecting.exception()) is not None:
         raise failure

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
-from fastapi.sse import EventSourceResponse
 from starlette.responses import Response
 
 from runfold.query.answers import JSON, Stream, answer
@@ -198,7 +197,7 @@ def _add_follow(routes: APIRouter, reading: Reading) -> None:
         "/runs/{run_id:path}/follow",
         tags=["runs"],
         summary="Follow a run",
-        response_class=EventSourceResponse,
+        response_class=Response,
         responses={
             **_problems(404),
             200: {

@@ -112,7 +112,9 @@ class PageStore:
             return {documents[fault["index"]]["_id"].partition(":")[0] for fault in faults}
         return set()
 
-    async def read(self, log_id: str, *, first_offset: int = 0, bodies: bool = True) -> AsyncGenerator[Page, None]:
+    async def read(
+        self, log_id: str, *, first_offset: int = 0, bodies: bool = True
+    ) -> AsyncGenerator[Page, None]:
         """The pages that cover the log from `first_offset` on, in order, up to the first offset that none covers.
 
         Pages may overlap while they are merged: a page can begin before the end of the one before it.
@@ -145,15 +147,16 @@ class PageStore:
         """Merges what is small from `first_offset` on. Gives the first offset of the last page, where to go on next time."""
         last = first_offset
         group: list[Page] = []
-        async for page in self.read(log_id, first_offset=first_offset):
-            if group and page.first_offset != group[-1].next_offset:
-                # Another worker has merged meanwhile, and this page holds records of the group. What it wrote will do.
-                break
-            if group and not _fits(group, page):
-                await self._replace(group)
-                group = []
-            group.append(page)
-            last = group[0].first_offset
+        async with aclosing(self.read(log_id, first_offset=first_offset)) as pages:
+            async for page in pages:
+                if group and page.first_offset != group[-1].next_offset:
+                    # Another worker has merged meanwhile: this page holds records of the group. What it wrote will do.
+                    break
+                if group and not _fits(group, page):
+                    await self._replace(group)
+                    group = []
+                group.append(page)
+                last = group[0].first_offset
         await self._replace(group)
         return last
 
@@ -260,7 +263,9 @@ def _page(log_id: str, admitted: Sequence[Admitted], *, first_offset: int, next_
         counts=dict(Counter([event.type for event in counting])),
         turns=[turn for turn in dict.fromkeys([event.turn_id for event in counting]) if turn is not None],
         ids=bytes.fromhex("".join([event.event_id for event in counting]).replace("-", "")),
-        exceptions=[(one.record.offset, one.outcome, one.reason) for one in admitted if one.outcome != "accepted"],
+        exceptions=[
+            (one.record.offset, one.outcome, one.reason) for one in admitted if one.outcome != "accepted"
+        ],
         body=body,
         checksum=crc32(body),
     )
