@@ -8,7 +8,6 @@ import pytest
 
 from .servers import Servers, servers, source
 
-
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of every retry, and tests make it retry
 
 

@@ -28,7 +28,6 @@ from runfold_schemas.errors import (
     EventTooLargeError,
     RejectedError,
     RunConflictError,
-    RunfoldError,
     RunEndedError,
     RunfoldError,
     RunNotFoundError,

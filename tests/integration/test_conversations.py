@@ -9,13 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.conversations import chat_of, plain
+from tests.processes import until
+from tests.querying import projected, query
 
 from runfold.projector.rebuild import rebuild
 from runfold.settings import Settings
 from runfold_schemas.messages import Message
-from tests.conversations import chat_of, plain
-from tests.processes import until
-from tests.querying import projected, query
 
 FILE = Path(
     os.environ.get("RUNFOLD_CONVERSATIONS")

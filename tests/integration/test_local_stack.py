@@ -267,7 +267,7 @@ def maven(folder: Path, monkeypatch, then: str) -> Path:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - another process makes it true
+        while not condition():
             await asyncio.sleep(0.02)
 
 

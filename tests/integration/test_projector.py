@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from tests.processes import Projections, projections, until
 
-from runfold import AssistantMessage, PlannerNote, Run, Runfold, RunCompleted, UserMessage
+from runfold import AssistantMessage, PlannerNote, Run, RunCompleted, Runfold, UserMessage
 from runfold.client import outgoing
 from runfold.log.catalog import partition_of
 from runfold.projector.worker import Worker, connect_worker
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generations import Generations, new_generation
-from tests.processes import Projections, projections, until
 
 PARK_SECONDS = 0.6
 SWEEP_SECONDS = 1.0

@@ -3,13 +3,14 @@
 import asyncio
 import random
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.processes import Projections, projections, projector, until
 
 from runfold import AssistantMessage, Position, Run, Runfold, UserMessage
 from runfold.settings import Settings
-from tests.processes import Projections, projections, projector, until
 
 KILLS = 20
 LAG = 1_000
@@ -40,7 +41,7 @@ async def test_twenty_kills_far_behind_lose_and_double_nothing(settings: Setting
                 for victim in chance.sample(workers, len(workers)):
                     instant = instants.pop()
                     await until(
-                        lambda: reached(stored, runs, acknowledged, instant),
+                        partial(reached, stored, runs, acknowledged, instant),
                         what="progress of the projectors",
                     )
                     lags.append(await lag(stored, runs, acknowledged))
@@ -49,7 +50,7 @@ async def test_twenty_kills_far_behind_lose_and_double_nothing(settings: Setting
             await asyncio.gather(*(worker.start() for worker in workers))
             await asyncio.gather(*(run.complete() for run in runs))
             for run in runs:
-                await until(lambda run=run: ended(stored, run), seconds=60, what="the fold of the log's end")
+                await until(partial(ended, stored, run), seconds=60, what="the fold of the log's end")
             differences = await stored.differences()
             counted = [await event_ids(stored, run) for run in runs]
         finally:

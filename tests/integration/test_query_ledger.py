@@ -15,8 +15,9 @@ from tests.querying import Projected, projected, query
 from runfold import AssistantMessage, Message, Run, SystemMessage, Thinking, ToolCall, ToolResult, UserMessage
 from runfold.query.faults import Validation
 from runfold.settings import Settings
+from runfold_projections.ledger import build_messages_from_events
 from runfold_projections.validation import validate_bedrock, validate_strict
-from runfold_schemas.events import Data
+from runfold_schemas.events import AnyEvent, Data
 from runfold_schemas.messages import TextPart, ToolResultPart, ToolUsePart
 
 PREFIX = f"t{uuid4().hex[:8]}"
@@ -156,6 +157,32 @@ async def test_what_was_published_is_in_the_ledger_at_once(client: httpx.AsyncCl
     for number in range(10):
         position = await run.publish(UserMessage(message=str(number)))
         assert len(await ledger(client, run, min_offset=position.offset)) == number + 1
+
+
+async def test_a_ledger_that_grows_is_at_each_step_that_of_the_log(
+    client: httpx.AsyncClient, stored: Projected
+):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    run = await stored.run()
+    kinds = [
+        lambda: UserMessage(message=chance.choice(["", "hello"])),
+        lambda: AssistantMessage(message=chance.choice(["a", "b"])),
+        lambda: ToolCall(tool_call_id=chance.choice("xyz"), tool_name="t", payload=chance.random()),
+        lambda: ToolResult(tool_call_id=chance.choice("xyzn"), result=chance.random()),
+    ]
+    events: list[AnyEvent] = []
+    for _ in range(80):
+        data = [chance.choice(kinds)() for _ in range(chance.randrange(1, 4))]
+        ids = [chance.choice([None, None, "m-1", "m-2"]) for _ in data]
+        new = [run.event(one, message_id=message_id) for one, message_id in zip(data, ids, strict=True)]
+        events += new
+        await run.publish_batch(new)
+
+        assert await ledger(client, run, min_offset=len(events)) == build_messages_from_events(events)
+    half = len(events) // 2
+    assert await ledger(client, run, as_of_offset=half) == build_messages_from_events(events[:half])
 
 
 async def test_the_log_completes_what_is_not_projected_yet(settings: Settings, stored: Projected):

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import pytest
+from tests.integration.test_projector import _reaches, working
+from tests.processes import Projections, projections, until
 
 from runfold import AssistantMessage, Run, Runfold, UserMessage
 from runfold.settings import Settings
 from runfold.store.database import connect
-from tests.integration.test_projector import _reaches, working
-from tests.processes import Projections, projections, until
 
 
 class Projected(NamedTuple):

@@ -25,5 +25,5 @@ async def dev(data: Path, *, port: int, kafka_port: int, mongo_port: int) -> Non
             console.print(f"projector http://127.0.0.1:{port + 1}/health/ready")
             console.print(f"Kafka     {stack.kafka}")
             console.print(f"MongoDB   {stack.mongo}")
-            console.print(f"data      {data.resolve()}    Ctrl-C stops everything and keeps it")
+            console.print(f"data      {data}    Ctrl-C stops everything and keeps it")
             await asyncio.Event().wait()

@@ -1,6 +1,7 @@
 """`runfold`: the commands, and how an error is told."""
 
 import asyncio
+import re
 import signal
 import sys
 from collections.abc import Coroutine
@@ -108,7 +109,7 @@ def settings() -> None:
     """List the settings, with the values that are in force here."""
     current = _settings()
     for name, field in Settings.model_fields.items():
-        typer.echo(f"RUNFOLD_{name.upper()}={getattr(current, name)}\n    {field.description}")
+        typer.echo(f"RUNFOLD_{name.upper()}={_shown(name, getattr(current, name))}\n    {field.description}")
 
 
 def main() -> None:
@@ -126,6 +127,13 @@ def _settings(**overrides: Any) -> Settings:
     except ValidationError as error:
         _errors.print(f"[bold red]error:[/] setting {first_fault(error)[1]}", highlight=False)
         raise typer.Exit(2) from error
+
+
+def _shown(name: str, value: object) -> str:
+    """A setting without the secrets that it may hold."""
+    if name == "kafka_options" and value:
+        return "(set, not shown)"
+    return re.sub(r"//[^@/]*@", "//***@", str(value))
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

@@ -8,8 +8,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, NoError, TopicAlreadyExistsError, for_code
 
+from runfold.log.driver import kafka_errors
 from runfold.log.settings import LogSettings
-from runfold.log.unavailable import kafka_errors
 from runfold_schemas.errors import ConfigurationError, UnavailableError
 from runfold_schemas.topics import CATALOG_PARTITIONS, DEAD_LETTER_BYTES_MAX, RECORD_BYTES_MAX, Topics
 

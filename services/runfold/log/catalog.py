@@ -17,10 +17,10 @@ from aiokafka import TopicPartition
 from aiokafka.partitioner import murmur2
 from pydantic import ValidationError
 
+from runfold.log.driver import kafka_errors
 from runfold.log.publisher import Outgoing
 from runfold.log.settings import LogSettings
 from runfold.log.tail import Slice, Tail
-from runfold.log.unavailable import kafka_errors
 from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.codec import Record
 from runfold_schemas.errors import UnavailableError

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from runfold.log.driver import kafka_errors, stop
 from runfold.log.settings import LogSettings
-from runfold.log.unavailable import kafka_errors
 from runfold_schemas.topics import RunTopic, Topics
 
 
@@ -28,7 +28,7 @@ class LogEnds:
                 await consumer.start()
             yield cls(settings, consumer)
         finally:
-            await consumer.stop()
+            await stop(consumer)
 
     async def run_topics(self) -> dict[str, RunTopic]:
         """Every run topic there is, with the life it belongs to."""

@@ -15,8 +15,8 @@ from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import RecordMetadata
 
+from runfold.log.driver import kafka_errors, stop
 from runfold.log.settings import LogSettings
-from runfold.log.unavailable import kafka_errors
 from runfold_schemas.errors import EventTooLargeError
 from runfold_schemas.topics import DEAD_LETTER_BYTES_MAX, RECORD_BYTES_MAX
 
@@ -121,7 +121,7 @@ class Publisher:
         return self._producer
 
     def _retire(self, producer: AIOKafkaProducer) -> None:
-        task = asyncio.create_task(producer.stop())
+        task = asyncio.create_task(stop(producer))
         self._retired.add(task)
         task.add_done_callback(self._retired.discard)
 
@@ -148,6 +148,6 @@ async def _start_producer(settings: LogSettings) -> AIOKafkaProducer:
     try:
         await producer.start()
     except BaseException:
-        await producer.stop()
+        await stop(producer)
         raise
     return producer

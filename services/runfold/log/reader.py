@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from runfold.log.driver import kafka_errors, stop
 from runfold.log.settings import LogSettings
 from runfold.log.tail import record_of
-from runfold.log.unavailable import kafka_errors
 from runfold_schemas.codec import Record
 from runfold_schemas.errors import UnavailableError
 
@@ -61,7 +61,7 @@ async def _consumer(settings: LogSettings, topic: str) -> AsyncIterator[AIOKafka
             await consumer.start()
         yield consumer
     finally:
-        await consumer.stop()
+        await stop(consumer)
 
 
 def _deadline(settings: LogSettings) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from aiokafka.helpers import create_ssl_context
 from pydantic import BaseModel, ConfigDict
 
 from runfold_schemas.topics import PARK_SECONDS_MIN
@@ -27,4 +28,13 @@ class LogSettings(BaseModel):
     kafka_options: Mapping[str, Any] = {}
 
     def client_options(self) -> dict[str, Any]:
-        return {"bootstrap_servers": self.kafka, **self.kafka_options}
+        """What every aiokafka client is opened with. `ssl_cafile`, `ssl_certfile` and `ssl_keyfile` (paths, as text can carry
+        them) become the `ssl_context` that aiokafka wants.
+        """
+        options = {"bootstrap_servers": self.kafka, **self.kafka_options}
+        files = {name: options.pop(name, None) for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")}
+        if str(options.get("security_protocol")).endswith("SSL") and "ssl_context" not in options:
+            options["ssl_context"] = create_ssl_context(
+                cafile=files["ssl_cafile"], certfile=files["ssl_certfile"], keyfile=files["ssl_keyfile"]
+            )
+        return options

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
+from runfold.log.driver import kafka_errors, stop
 from runfold.log.settings import LogSettings
-from runfold.log.unavailable import kafka_errors
 from runfold_schemas.codec import Record
 
 _FETCH_WAIT_MS = 50
@@ -56,12 +56,12 @@ class Tail:
             try:
                 await consumer.start()
             except BaseException:
-                await consumer.stop()
+                await stop(consumer)
                 raise
         try:
             yield cls(consumer)
         finally:
-            await consumer.stop()
+            await stop(consumer)
 
     def follow(self, partition: TopicPartition, offset: int) -> None:
         """From `offset` on; also moves a partition that is already followed."""

@@ -4,20 +4,24 @@ FastStream runs the subscription. The acknowledgement is manual and comes last: 
 what it says is in MongoDB, so a new owner finds there all that was committed.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from faststream import AckPolicy
 from faststream.kafka import KafkaBroker, KafkaMessage
+from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256, SASLScram512
 
 from runfold.log.catalog import entry_of
 from runfold.settings import Settings
 from runfold_schemas.catalog import Bell, Life
+from runfold_schemas.errors import ConfigurationError
 from runfold_schemas.topics import Topics
 
 _BATCH_MAX = 500
+
+_MECHANISMS: Final = {"PLAIN": SASLPlaintext, "SCRAM-SHA-256": SASLScram256, "SCRAM-SHA-512": SASLScram512}
 
 OnAssigned = Callable[[set[int]], Awaitable[None]]
 OnEntries = Callable[[Sequence[Life | Bell]], Awaitable[None]]
@@ -32,7 +36,7 @@ async def catalog_group(
     `on_assigned` gets all partitions that are ours after a rebalance; `on_entries` what the catalog says, in order.
     """
     topic = Topics(settings.prefix).catalog
-    broker = KafkaBroker(settings.kafka, logger=None, **settings.kafka_options)
+    broker = _broker(settings)
 
     @broker.subscriber(
         topic,
@@ -60,6 +64,34 @@ async def catalog_group(
         yield
     finally:
         await broker.stop()
+
+
+def _broker(settings: Settings) -> KafkaBroker:
+    """FastStream's broker with the options of every other client; it wants those of security in a form of its own."""
+    options = settings.log().client_options()
+    security = security_of(options)
+    plain = {
+        name: value for name, value in options.items() if not name.startswith(("security_", "sasl_", "ssl_"))
+    }
+    return KafkaBroker(logger=None, security=security, **plain)
+
+
+def security_of(options: Mapping[str, Any]) -> BaseSecurity | None:
+    """aiokafka's security options as FastStream's. Raises `ConfigurationError` for a mechanism that needs more than a name
+    and a password.
+    """
+    protocol = options.get("security_protocol", "PLAINTEXT")
+    channel = {"ssl_context": options.get("ssl_context"), "use_ssl": protocol.endswith("SSL")}
+    if not protocol.startswith("SASL"):
+        return BaseSecurity(**channel) if channel["use_ssl"] else None
+    mechanism = options.get("sasl_mechanism", "PLAIN")
+    if mechanism not in _MECHANISMS:
+        raise ConfigurationError(
+            f"SASL mechanism {mechanism} is not supported; use one of {', '.join(_MECHANISMS)}"
+        )
+    return _MECHANISMS[mechanism](
+        username=options["sasl_plain_username"], password=options["sasl_plain_password"], **channel
+    )
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is untyped

@@ -20,7 +20,8 @@ Source = Literal["snapshot", "log"]
 ENDINGS: Final = frozenset({"run_completed", "run_failed", "run_canceled"})
 """The types of the events that end a run."""
 
-_ACCEPTED: tuple[Outcome, str] = ("accepted", "")
+_PORTION: Final = 500
+_ACCEPTED: Final[tuple[Outcome, str]] = ("accepted", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,16 @@ class SnapshotHistory:
 
     source: ClassVar[Source] = "snapshot"
 
-    def __init__(self, snapshots: Snapshots, log_id: str, base: RunRecord, *, end: int) -> None:
+    def __init__(
+        self, snapshots: Snapshots, generation: str, log_id: str, base: RunRecord, *, end: int
+    ) -> None:
+        self.generation = generation
+        """The one that was read when the reading began."""
+        self.log_id = log_id
         self.run_id = base.run_id
         self.end = end
         self.base = base
         self._snapshots = snapshots
-        self._log_id = log_id
         self._last: dict[int, Record] = {}
 
     async def slices(self, *, first_offset: int = 0, end: int | None = None) -> AsyncGenerator[Slice, None]:
@@ -92,7 +97,7 @@ class SnapshotHistory:
 
     async def _pages(self, generation: Generation | None, first_offset: int) -> AsyncGenerator[Page, None]:
         if generation is not None:
-            async with aclosing(generation.pages.read(self._log_id, first_offset=first_offset)) as pages:
+            async with aclosing(generation.pages.read(self.log_id, first_offset=first_offset)) as pages:
                 async for page in pages:
                     yield page
 
@@ -116,10 +121,11 @@ class LogHistory:
         admission = Admission(self.run_id)
         async with aclosing(self._read(0, self.end if end is None else min(end, self.end))) as fetches:
             async for records in fetches:
-                admitted = [admission.admit(record) for record in records]
-                wanted = [one for one in admitted if one.record.offset >= first_offset]
-                if wanted:
-                    yield _slice_of_records(wanted)
+                # A fetch may bring ten thousand records, which takes too long and too much memory to decode at once.
+                for begin in range(0, len(records), _PORTION):
+                    admitted = [admission.admit(record) for record in records[begin : begin + _PORTION]]
+                    if wanted := [one for one in admitted if one.record.offset >= first_offset]:
+                        yield _slice_of_records(wanted)
 
     async def event(self, offset: int) -> AnyEvent:
         async with aclosing(self._read(offset, offset + 1)) as fetches:

@@ -3,6 +3,7 @@
 from contextlib import AsyncExitStack
 from typing import Self
 
+from runfold.query.checkpoints import Checkpoints
 from runfold.query.live import LiveRuns
 from runfold.query.lives import Lives
 from runfold.query.runs import RunReader
@@ -25,6 +26,7 @@ class Reading:
             log,
             wait_timeout_seconds=settings.wait_timeout_seconds,
         )
+        self.checkpoints = Checkpoints()
         self.sessions = SessionReader(self.snapshots, self.runs)
         self.live = LiveRuns(log, self.runs)
         self._parts = (self.snapshots, lives, self.live)

@@ -78,8 +78,8 @@ class RunReader:
             return Standing(self._topics.run(run_id, life.log_id), Admission(run_id), 0)
         seen, end = await self._event_ids(state)
         opened, ended, last_offset = state.opened, state.ended, state.last_offset
-        history = SnapshotHistory(self._snapshots, state.log_id, state.record, end=end)
-        async for part in history.slices(first_offset=state.record.next_offset):
+        history = await self._from_snapshot(state)
+        async for part in history.slices(first_offset=state.record.next_offset, end=end):
             for one in part.admitted():
                 if one.event is not None and one.counts:
                     opened = opened or one.event.type == "run_opened"
@@ -133,10 +133,10 @@ class RunReader:
 
     async def _from_snapshot(self, state: RunState) -> History:
         generation = await self._snapshots.current()
-        end = state.record.next_offset
-        if generation is not None:
-            end = await generation.pages.end(state.log_id, first_offset=end)
-        return SnapshotHistory(self._snapshots, state.log_id, state.record, end=end)
+        if generation is None:
+            raise UnavailableError("MongoDB", reason="the projections were dropped")
+        end = await generation.pages.end(state.log_id, first_offset=state.record.next_offset)
+        return SnapshotHistory(self._snapshots, generation.name, state.log_id, state.record, end=end)
 
     async def _from_log(self, life: Life) -> History:
         topic = self._topics.run(life.run_id, life.log_id)

@@ -1,0 +1,155 @@
+"""Ledgers of runs that were read before, kept as JSON up to where the last exchange begins.
+
+A log only grows, and what comes later changes an earlier message in one case alone: a result for a call in it. So a
+ledger is read again from the place where its last message opened, and from the beginning if such a result came.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from pydantic import TypeAdapter
+
+from runfold.query.history import History, SnapshotHistory
+from runfold_projections.exchanges import ResultPlan, ResultPlanner
+from runfold_projections.ledger import Draft, LedgerStream
+from runfold_schemas.events import AnyEvent, SystemMessage, ToolCall, ToolResult, UserMessage
+from runfold_schemas.messages import Message
+
+KEPT_BYTES_MAX: Final = 3 * 1024 * 1024
+"""Of the events' JSON that is decoded at once; in memory it is five times as much. 3,000 ordinary events are 2 MB."""
+
+_CHECKPOINT_BYTES_MAX = 8 * 1024 * 1024
+_TOTAL_BYTES_MAX = 32 * 1024 * 1024
+_PORTION = 500
+"""Events that are folded in one go; the loop serves others in between."""
+
+_MESSAGES: Final[TypeAdapter[list[Message]]] = TypeAdapter(list[Message])
+
+
+class Checkpoint(NamedTuple):
+    """The ledger before `offset`, where no message was open."""
+
+    offset: int
+    members: bytes
+    """Messages as the members of a JSON array."""
+    calls: frozenset[str]
+    """The ids of all calls in them."""
+
+    def holds_before(self, events: Mapping[int, AnyEvent], plan: ResultPlan) -> bool:
+        """Whether it is still right with these events behind it, whose results were planned among themselves."""
+        return not any(
+            isinstance(data := events[offset].data, ToolResult) and data.tool_call_id in self.calls
+            for offset in plan.orphans
+        )
+
+
+_BEGINNING = Checkpoint(0, b"", frozenset())
+
+
+class Checkpoints:
+    """The runs that were read last, 32 MB of them. A generation has its own, so what was rebuilt is read anew."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, str], Checkpoint] = OrderedDict()
+        self._size = 0
+
+    async def ledger(self, history: SnapshotHistory, *, end: int) -> bytes | None:
+        """The messages of a run's first `end` offsets as members of a JSON array; None if that is too much at once."""
+        key = (history.generation, history.log_id)
+        known = self._kept.get(key, _BEGINNING)
+        checkpoint = known if known.offset <= end else _BEGINNING
+        planner = ResultPlanner()
+        events = await events_at_once(history, planner, first_offset=checkpoint.offset, end=end)
+        if events is None:
+            return None
+        if not checkpoint.holds_before(events, planner.plan()):
+            self._drop(key)
+            return await self.ledger(history, end=end)
+        following, open_members = await _continue(checkpoint, events, planner)
+        if following.offset >= known.offset:
+            self._keep(key, following)
+        return join(following.members, open_members)
+
+    def _keep(self, key: tuple[str, str], checkpoint: Checkpoint) -> None:
+        self._drop(key)
+        if len(checkpoint.members) > _CHECKPOINT_BYTES_MAX:
+            return
+        self._kept[key] = checkpoint
+        self._size += len(checkpoint.members)
+        while self._size > _TOTAL_BYTES_MAX:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        dropped = self._kept.pop(key, _BEGINNING)
+        self._size -= len(dropped.members)
+
+
+async def events_at_once(
+    history: History, planner: ResultPlanner, *, first_offset: int, end: int
+) -> dict[int, AnyEvent] | None:
+    """The events that count, by offset, with their results planned; None if they are too many to hold."""
+    events: dict[int, AnyEvent] = {}
+    size = 0
+    async for part in history.slices(first_offset=first_offset, end=end):
+        for one in part.admitted():
+            if one.event is not None and one.counts:
+                events[one.record.offset] = one.event
+                planner.feed(one.record.offset, one.event)
+                size += len(one.record.value or b"")
+        if size > KEPT_BYTES_MAX:
+            return None
+        await asyncio.sleep(0)
+    return events
+
+
+def members(messages: list[Message]) -> bytes:
+    """Messages as the members of a JSON array."""
+    return _MESSAGES.dump_json(messages)[1:-1]
+
+
+def join(*parts: bytes) -> bytes:
+    return b",".join(part for part in parts if part)
+
+
+async def _continue(
+    checkpoint: Checkpoint, events: Mapping[int, AnyEvent], planner: ResultPlanner
+) -> tuple[Checkpoint, bytes]:
+    """The checkpoint moved to where the last message opens, and the members from there on."""
+    drafts, offset, closed = await _fold(events, planner)
+    rendered = [checkpoint.members]
+    for begin in range(0, closed, _PORTION):
+        rendered.append(_rendered(drafts[begin : min(begin + _PORTION, closed)], events))
+        await asyncio.sleep(0)
+    called = (event.data.tool_call_id for event in events.values() if isinstance(event.data, ToolCall))
+    moved = Checkpoint(
+        offset=max(offset, checkpoint.offset),
+        members=join(*rendered),
+        # Those of the open message too: at worst a ledger is read from its beginning once more than it had to be.
+        calls=checkpoint.calls.union(called),
+    )
+    return moved, _rendered(drafts[closed:], events)
+
+
+async def _fold(events: Mapping[int, AnyEvent], planner: ResultPlanner) -> tuple[list[Draft], int, int]:
+    """All drafts; the offset of the last event before which no message was open; how many drafts were closed by then."""
+    stream = LedgerStream(planner.plan())
+    drafts: list[Draft] = []
+    offset = closed = 0
+    for number, (at, event) in enumerate(events.items()):
+        if isinstance(event.data, UserMessage | SystemMessage):
+            drafts += stream.finish()
+            offset, closed = at, len(drafts)
+            drafts += stream.feed(at, event)
+        elif finished := stream.feed(at, event):
+            drafts += finished
+            offset, closed = at, len(drafts)
+        if number % _PORTION == 0:
+            await asyncio.sleep(0)
+    drafts += stream.finish()
+    return drafts, offset, closed
+
+
+def _rendered(drafts: list[Draft], events: Mapping[int, AnyEvent]) -> bytes:
+    return members([draft.message(events) for draft in drafts])
