@@ -41,11 +41,14 @@ class Projected:
     async def run(
         self, *data: Data, run_id: str | None = None, turn_id: str | None = None, **options: Any
     ) -> Run:
-        """A new run with these events, all of it in its pages."""
+        """A new run with these events, all of it in its pages and its saved state, so that lists have it."""
         run = await self.runfold.open_run(
             agent_id=options.pop("agent_id", "agent-1"), run_id=run_id, **options
         )
-        await self.publish(run, *data, turn_id=turn_id)
+        offset = await self.publish(run, *data, turn_id=turn_id)
+        async with asyncio.timeout(20):
+            while (state := await self.runs.get(run.run_id)) is None or state.record.next_offset <= offset:
+                await asyncio.sleep(POLL_SECONDS)
         return run
 
     async def publish(self, run: Run, *data: Data, turn_id: str | None = None) -> int:
