@@ -80,11 +80,14 @@ def decode(value: bytes | None) -> AnyEvent:
 
 
 def decode_record(record: Record) -> AnyEvent:
-    """The event in a record, provided that its headers do not contradict it. Raises `UndecodableError`."""
+    """The event in a record, provided that its headers do not contradict it. Raises `UndecodableError`.
+
+    Headers repeat the event for routing, so one that is absent or null says nothing against it.
+    """
     event = decode(record.value)
     named = dict(record.headers)
     for name, said in (("ce_id", event.event_id), ("ce_type", event.type)):
-        if name in named and named[name] != said.encode():
+        if named.get(name) not in (None, said.encode()):
             raise UndecodableError(f"header {name} is {named[name]!r}, the event says {said!r}")
     return event
 
