@@ -58,23 +58,47 @@ async def test_of_many_that_begin_at_once_all_get_the_same_generation(generation
     assert set(begun) == {await generations.current()}
 
 
-async def test_a_switch_is_made_only_from_the_generation_it_expects(generations):
-    first, second, third = await generations.current_or_first(), new_generation(), new_generation()
+async def test_a_rebuild_begins_joins_and_switches_in_this_order(generations):
+    first, second = await generations.current_or_first(), new_generation()
 
-    assert not await generations.switch(old=second, new=third)
-    assert not await generations.switch(old=None, new=third)
-    assert await generations.current() == first
-
+    assert not await generations.join(old=first, new=second)
+    assert not await generations.switch(old=first, new=second)
+    assert await generations.begin(old=first, new=second)
+    assert await generations.pointer() == (first, second, None)
+    assert not await generations.switch(old=first, new=second)
+    assert await generations.join(old=first, new=second)
+    assert await generations.pointer() == (first, second, second)
     assert await generations.switch(old=first, new=second)
-    assert not await generations.switch(old=first, new=third)
-    assert await generations.current() == second
+    assert await generations.pointer() == (second, None, None)
 
 
-async def test_of_many_switches_at_once_one_is_made(generations):
+async def test_a_rebuild_that_another_one_overtook_gets_no_further(generations):
+    first, second, third = await generations.current_or_first(), new_generation(), new_generation()
+    await generations.begin(old=first, new=second)
+    await generations.join(old=first, new=second)
+
+    assert await generations.begin(old=first, new=third)
+
+    assert await generations.pointer() == (first, third, None)
+    assert not await generations.switch(old=first, new=second)
+    assert await generations.join(old=first, new=third)
+    assert await generations.switch(old=first, new=third)
+    assert not await generations.begin(old=first, new=second)
+    assert await generations.current() == third
+
+
+async def test_of_many_rebuilds_at_once_one_is_switched_to(generations):
     first = await generations.current_or_first()
     rivals = [new_generation() for _ in range(10)]
 
-    made = await asyncio.gather(*(generations.switch(old=first, new=rival) for rival in rivals))
+    async def rebuild(new: str) -> bool:
+        return (
+            await generations.begin(old=first, new=new)
+            and await generations.join(old=first, new=new)
+            and await generations.switch(old=first, new=new)
+        )
+
+    made = await asyncio.gather(*(rebuild(rival) for rival in rivals))
 
     (winner,) = [rival for rival, done in zip(rivals, made, strict=True) if done]
     assert await generations.current() == winner

@@ -25,7 +25,7 @@ from runfold import (
 from runfold.local import free_port
 from runfold.log.publisher import Outgoing
 from runfold.settings import Settings
-from runfold.store.generations import new_generation
+from runfold.store.generations import Generations, new_generation
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunStore
 
@@ -337,7 +337,7 @@ async def test_a_switch_to_another_generation_is_followed_without_an_error(
     before = await got(client, f"/v1/runs/{run.run_id}/ledger")
 
     # As abruptly as it can happen: what was read a moment ago is gone.
-    assert await stored.generations.switch(old=old, new=new)
+    assert await switched(stored.generations, old, new)
     renamed = {kind: stored.database[f"{kind}.{old}"] for kind in ("pages", "runs")}
     for kind, collection in renamed.items():
         await collection.rename(f"{kind}.gone")
@@ -346,12 +346,20 @@ async def test_a_switch_to_another_generation_is_followed_without_an_error(
 
     for kind in renamed:
         await stored.database[f"{kind}.gone"].rename(f"{kind}.{old}")
-    assert await stored.generations.switch(old=new, new=old)
+    assert await switched(stored.generations, new, old)
     assert after == before
     assert source == "snapshot"
     async with asyncio.timeout(10):
         while (await got(client, f"/v1/runs/{run.run_id}"))["next_offset"] < 2:
             await asyncio.sleep(POLL_SECONDS)
+
+
+async def switched(generations: Generations, old: str, new: str) -> bool:
+    return (
+        await generations.begin(old=old, new=new)
+        and await generations.join(old=old, new=new)
+        and await generations.switch(old=old, new=new)
+    )
 
 
 async def test_health_and_openapi_describe_the_service(client: httpx.AsyncClient):

@@ -1,22 +1,26 @@
 """A rebuild is a projector of the next generation: it reads the catalog from the beginning, folds every run, keeps up with
 what is appended meanwhile, and then the pointer is switched.
 
-Readers go on with the old generation until then. The projectors notice the switch within a second, take the new
-generation over from the rebuild's worker, and let the old one go after the grace time.
+Readers go on with the old generation until shortly before; around the switch they look into both, so nothing that they
+saw is gone for a moment. The projectors notice the switch within a second, take the new generation over from the
+rebuild's worker, and let the old one go after the grace time.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 from runfold.projector.worker import connect_worker
 from runfold.settings import Settings
-from runfold.store.database import connect
-from runfold.store.generations import Generations, new_generation
+from runfold.store.database import Database, connect
+from runfold.store.generations import POINTER_LOOK_SECONDS, Generations, new_generation
 from runfold.store.runs import RunStore
 from runfold_schemas.errors import RunfoldError
 
 _LOOK_SECONDS = 0.25
+
+_JOIN_SECONDS = 3 * POINTER_LOOK_SECONDS
+"""After that every reader looks into both generations."""
 
 
 class RebuildError(RunfoldError):
@@ -33,39 +37,54 @@ class Progress(NamedTuple):
 async def rebuild(
     settings: Settings, *, report: Callable[[Progress], None], switched: Callable[[], None]
 ) -> Progress:
-    """Rebuilds every projection from the log; tells its progress, and when readers use the new ones. Raises `RebuildError`, and `UnavailableError` in a group."""
+    """Rebuilds every projection from the log; tells its progress, and when readers use the new ones.
+
+    Raises `RebuildError` when another rebuild overtakes it, and `UnavailableError`; either may come in a group.
+    """
     async with connect(settings.mongo, settings.database) as database:
         generations = Generations(database)
-        old = await generations.current_or_first()
+        old, new = await generations.current_or_first(), new_generation()
+        _must(await generations.begin(old=old, new=new))
         for leftover in await generations.others():
             await generations.drop(leftover)
-        new = new_generation()
-        async with (
-            connect_worker(settings, database, new, publishing=False) as worker,
-            asyncio.TaskGroup() as tasks,
-        ):
-            working = tasks.create_task(worker.work())
-            progress = await _catch_up(RunStore(database, old), RunStore(database, new), report)
-            if not await generations.switch(old=old, new=new):
-                await generations.drop(new)
-                raise RebuildError(
-                    "another rebuild was switched to in the meantime: look at it before you start one again"
-                )
-            switched()
-            # The projectors take over, and readers who have not noticed the switch still read the old generation.
-            await asyncio.sleep(settings.retire_seconds)
-            working.cancel()
+        try:
+            async with (
+                connect_worker(settings, database, new, publishing=False) as worker,
+                asyncio.TaskGroup() as tasks,
+            ):
+                working = tasks.create_task(worker.work())
+                async for progress in _catching_up(database, generations, old=old, new=new):
+                    report(progress)
+                _must(await generations.join(old=old, new=new))
+                await asyncio.sleep(_JOIN_SECONDS)
+                _must(await generations.switch(old=old, new=new))
+                switched()
+                # The projectors take over, and readers who have not noticed the switch still read the old generation.
+                await asyncio.sleep(settings.retire_seconds)
+                working.cancel()
+        except* RebuildError:
+            await generations.drop(new)
+            raise
         await generations.drop(old)
     return progress
 
 
-async def _catch_up(old: RunStore, new: RunStore, report: Callable[[Progress], None]) -> Progress:
+def _must(done: bool) -> None:
+    if not done:
+        raise RebuildError("another rebuild has begun or finished since this one began, so this one was given up")
+
+
+async def _catching_up(
+    database: Database, generations: Generations, *, old: str, new: str
+) -> AsyncIterator[Progress]:
+    """The progress again and again, until every run of the old generation has reached its old end in the new one."""
     while True:
-        wanted = dict([entry async for entry in old.progress()])
-        reached = dict([entry async for entry in new.progress()])
+        pointer = await generations.pointer()
+        _must(pointer is not None and pointer.building == new)
+        wanted = dict([entry async for entry in RunStore(database, old).progress()])
+        reached = dict([entry async for entry in RunStore(database, new).progress()])
         done = sum(min(offset, reached.get(run_id, 0)) for run_id, offset in wanted.items())
-        progress = Progress(done, sum(wanted.values()))
-        report(progress)
+        yield Progress(done, sum(wanted.values()))
         if all(run_id in reached and reached[run_id] >= offset for run_id, offset in wanted.items()):
-            return progress
+            return
         await asyncio.sleep(_LOOK_SECONDS)

@@ -13,11 +13,10 @@ from prometheus_client import Counter, Gauge
 from runfold.projector.worker import Worker, connect_worker
 from runfold.settings import Settings
 from runfold.store.database import Database, connect
-from runfold.store.generations import Generations
+from runfold.store.generations import POINTER_LOOK_SECONDS, Generations
 from runfold.web import new_app, serve
 from runfold_schemas.errors import UnavailableError
 
-_LOOK_SECONDS = 1.0
 _RETRY_SECONDS = 1.0
 
 _ACTIVE = Gauge("runfold_active_runs", "Runs that this projector tails")
@@ -88,7 +87,7 @@ class Projector:
                     _log.info("projecting generation %s", pointed)
                     current, working = pointed, tasks.create_task(self._work(database, pointed))
                 self._report()
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(POINTER_LOOK_SECONDS)
 
     async def _work(self, database: Database, generation: str) -> None:
         async with connect_worker(self._settings, database, generation) as worker:

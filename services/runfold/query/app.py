@@ -98,10 +98,7 @@ def _add_records(routes: APIRouter, reading: Reading) -> None:
     @routes.get("/runs", tags=["runs"], summary="List runs", response_model=RunList, responses=_problems(422))
     async def list_runs(*, wanted: RunsWanted, limit: Limit = 50, cursor: Cursor = None) -> Response:
         """Runs that match all filters, the newest first."""
-        generation = await reading.snapshots.current()
-        if generation is None:
-            return _json(RunList(runs=[], next_cursor=None))
-        states, following = await generation.runs.list(wanted, limit=limit, cursor=cursor)
+        states, following = await reading.snapshots.runs(wanted, limit=limit, cursor=cursor)
         return _json(RunList(runs=[state.record for state in states], next_cursor=following))
 
     @routes.get(

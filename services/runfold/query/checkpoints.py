@@ -57,7 +57,7 @@ class Checkpoints:
 
     async def ledger(self, history: SnapshotHistory, *, end: int) -> bytes | None:
         """The messages of a run's first `end` offsets as members of a JSON array; None if that is too much at once."""
-        key = (history.generation, history.log_id)
+        key = (history.generation.name, history.log_id)
         known = self._kept.get(key, _BEGINNING)
         checkpoint = known if known.offset <= end else _BEGINNING
         planner = ResultPlanner()

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Literal, Protocol
 
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
-from runfold.query.snapshots import Generation, Snapshots
+from runfold.query.snapshots import Snapshot, Snapshots
 from runfold.store.pages import Page
 from runfold_projections.admission import Admission, Admitted, Outcome
 from runfold_projections.run import RunRecord
@@ -59,50 +59,49 @@ class SnapshotHistory:
 
     source: ClassVar[Source] = "snapshot"
 
-    def __init__(
-        self, snapshots: Snapshots, generation: str, log_id: str, base: RunRecord, *, end: int
-    ) -> None:
-        self.generation = generation
-        """The one that was read when the reading began."""
-        self.log_id = log_id
-        self.run_id = base.run_id
-        self.end = end
-        self.base = base
+    def __init__(self, snapshots: Snapshots, snapshot: Snapshot) -> None:
+        self.generation = snapshot.generation
+        """The one that is read; another one when it has gone."""
+        self.log_id = snapshot.state.log_id
+        self.run_id = snapshot.state.run_id
+        self.end = snapshot.end
+        self.base = snapshot.state.record
         self._snapshots = snapshots
         self._last: dict[int, Record] = {}
 
     async def slices(self, *, first_offset: int = 0, end: int | None = None) -> AsyncGenerator[Slice, None]:
         position, end = first_offset, self.end if end is None else min(end, self.end)
         while position < end:
-            generation = await self._snapshots.current()
-            async with aclosing(self._pages(generation, position)) as pages:
-                async for page in pages:
-                    yield _slice_of(page, first_offset=position, end=end)
-                    position = page.next_offset
-                    if position >= end:
-                        return
-            if not await self._snapshots.left(generation):
-                raise self._missing(position)
+            reason = f"no page of run {self.run_id!r} holds offset {position}"
+            try:
+                async with aclosing(self.generation.pages.read(self.log_id, first_offset=position)) as pages:
+                    async for page in pages:
+                        yield _slice_of(page, first_offset=position, end=end)
+                        position = page.next_offset
+                        if position >= end:
+                            return
+            except UnavailableError as error:
+                reason = error.reason
+            await self._change_generation(reason)
 
     async def event(self, offset: int) -> AnyEvent:
         # Events that are asked for one by one are near each other, so the last page is kept.
-        if offset not in self._last:
-            async with aclosing(self._pages(await self._snapshots.current(), offset)) as pages:
+        while offset not in self._last:
+            async with aclosing(self.generation.pages.read(self.log_id, first_offset=offset)) as pages:
                 async for page in pages:
                     self._last = {record.offset: record for record in page.records()}
                     break
-        if offset not in self._last:
-            raise self._missing(offset)
+                else:
+                    await self._change_generation(f"no page of run {self.run_id!r} holds offset {offset}")
         return decode(self._last[offset].value)
 
-    async def _pages(self, generation: Generation | None, first_offset: int) -> AsyncGenerator[Page, None]:
-        if generation is not None:
-            async with aclosing(generation.pages.read(self.log_id, first_offset=first_offset)) as pages:
-                async for page in pages:
-                    yield page
-
-    def _missing(self, offset: int) -> UnavailableError:
-        return UnavailableError("MongoDB", reason=f"no page of run {self.run_id!r} holds offset {offset}")
+    async def _change_generation(self, reason: str) -> None:
+        """Goes on in the generation that is read by now. Raises `UnavailableError` if that is the same one."""
+        await self._snapshots.look()
+        current = await self._snapshots.current()
+        if current is None or current.name == self.generation.name:
+            raise UnavailableError("MongoDB", reason=reason)
+        self.generation = current
 
 
 class LogHistory:

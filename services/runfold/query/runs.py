@@ -8,7 +8,7 @@ from runfold.log.reader import end_offset
 from runfold.log.settings import LogSettings
 from runfold.query.history import ENDINGS, History, LogHistory, SnapshotHistory, Source
 from runfold.query.lives import Lives
-from runfold.query.snapshots import Snapshots
+from runfold.query.snapshots import Snapshot, Snapshots
 from runfold.store.runs import RunState
 from runfold_projections.admission import Admission
 from runfold_projections.run import RunRecord, fold
@@ -53,14 +53,12 @@ class RunReader:
         check_id(run_id, name="run_id")
         if source == "log":
             return await self._from_log(await self._lives.find(run_id))
-        state = await self._snapshots.state(run_id)
-        if state is None:
-            life, min_offset = await self._lives.find(run_id), min_offset or 0
-        elif min_offset is None:
-            return await self._from_snapshot(state)
-        else:
-            life = _life_of(state)
-        return await self._holding(min_offset, life)
+        snapshot = await self._snapshots.find(run_id)
+        if snapshot is None:
+            return await self._holding(min_offset or 0, await self._lives.find(run_id))
+        if min_offset is None or snapshot.end > min_offset:
+            return SnapshotHistory(self._snapshots, snapshot)
+        return await self._holding(min_offset, _life_of(snapshot.state))
 
     async def record(self, history: History) -> RunRecord:
         """The run record at the history's end. The saved one may lag behind the pages, so the rest is folded here."""
@@ -72,14 +70,16 @@ class RunReader:
 
     async def standing(self, run_id: str) -> Standing:
         """Where to begin to follow a run: at the end of what is stored. Raises as `history` does."""
-        state = await self._snapshots.state(check_id(run_id, name="run_id"))
-        if state is None:
+        snapshot = await self._snapshots.find(check_id(run_id, name="run_id"))
+        if snapshot is None:
             life = await self._lives.find(run_id)
             return Standing(self._topics.run(run_id, life.log_id), Admission(run_id), 0)
-        seen, end = await self._event_ids(state)
+        state = snapshot.state
+        seen, end = await self._event_ids(snapshot)
+        snapshot = snapshot._replace(end=end)
         opened, ended, last_offset = state.opened, state.ended, state.last_offset
-        history = await self._from_snapshot(state)
-        async for part in history.slices(first_offset=state.record.next_offset, end=end):
+        history = SnapshotHistory(self._snapshots, snapshot)
+        async for part in history.slices(first_offset=state.record.next_offset):
             for one in part.admitted():
                 if one.event is not None and one.counts:
                     opened = opened or one.event.type == "run_opened"
@@ -88,18 +88,18 @@ class RunReader:
         admission = Admission(run_id, seen=seen, opened=opened, ended=ended, last_offset=last_offset)
         return Standing(self._topics.run(run_id, state.log_id), admission, end)
 
-    async def _event_ids(self, state: RunState) -> tuple[list[str], int]:
+    async def _event_ids(self, snapshot: Snapshot) -> tuple[list[str], int]:
         """The ids of all events that count, and the end of the pages that say so."""
-        generation = await self._snapshots.current()
         seen: list[str] = []
         end = 0
-        if generation is not None:
-            async for page in generation.pages.read(state.log_id, bodies=False):
-                seen += page.event_ids()
-                end = page.next_offset
-                await asyncio.sleep(0)
-        if end < state.record.next_offset:
-            raise UnavailableError("MongoDB", reason=f"the pages of run {state.run_id!r} are being replaced")
+        async for page in snapshot.generation.pages.read(snapshot.state.log_id, bodies=False):
+            seen += page.event_ids()
+            end = page.next_offset
+            await asyncio.sleep(0)
+        if end < snapshot.end:
+            raise UnavailableError(
+                "MongoDB", reason=f"the pages of run {snapshot.state.run_id!r} are being replaced"
+            )
         return seen, end
 
     async def _holding(self, min_offset: int, life: Life) -> History:
@@ -121,22 +121,13 @@ class RunReader:
     async def _poll(self, run_id: str, min_offset: int, *, until: float) -> History | None:
         pause = _POLL_SECONDS_MIN
         while True:
-            state = await self._snapshots.state(run_id)
-            if state is not None:
-                history = await self._from_snapshot(state)
-                if history.end > min_offset:
-                    return history
+            snapshot = await self._snapshots.find(run_id)
+            if snapshot is not None and snapshot.end > min_offset:
+                return SnapshotHistory(self._snapshots, snapshot)
             if time.monotonic() > until:
                 return None
             await asyncio.sleep(pause)
             pause = min(2 * pause, _POLL_SECONDS_MAX)
-
-    async def _from_snapshot(self, state: RunState) -> History:
-        generation = await self._snapshots.current()
-        if generation is None:
-            raise UnavailableError("MongoDB", reason="the projections were dropped")
-        end = await generation.pages.end(state.log_id, first_offset=state.record.next_offset)
-        return SnapshotHistory(self._snapshots, generation.name, state.log_id, state.record, end=end)
 
     async def _from_log(self, life: Life) -> History:
         topic = self._topics.run(life.run_id, life.log_id)

@@ -48,23 +48,14 @@ class SessionReader:
 
     async def _placed(self, session_id: str) -> list[tuple[Place, RunState]]:
         check_id(session_id, name="session_id")
-        generation = await self._snapshots.current()
-        if generation is None:
-            return []
-        states: list[RunState] = []
-        cursor: str | None = None
-        while not states or cursor is not None:
-            found, cursor = await generation.runs.list(
-                RunFilter(session_id=session_id), limit=_BATCH, cursor=cursor
-            )
+        wanted = RunFilter(session_id=session_id)
+        states, cursor = await self._snapshots.runs(wanted, limit=_BATCH)
+        while cursor is not None:
+            found, cursor = await self._snapshots.runs(wanted, limit=_BATCH, cursor=cursor)
             states += found
-            if cursor is None:
-                break
-        times = await generation.pages.first_times([state.log_id for state in states])
+        times = await self._snapshots.first_times([state.log_id for state in states])
         # A run whose first record is not projected yet is the session's newest.
         placed = [((times.get(state.log_id, _LAST), state.log_id), state) for state in states]
-        if not placed and await self._snapshots.left(generation):
-            return await self._placed(session_id)
         return sorted(placed, key=lambda one: one[0])
 
 

@@ -1,18 +1,24 @@
-"""The generation of the projections that is read, looked up once a second so that a rebuild's switch is followed."""
+"""What is stored of runs, in the generation that is read.
+
+The pointer is looked up once a second, so that a rebuild's switch is followed. Around a switch two generations are read,
+and of each run the one that reaches further: the pages of both hold the log's own bytes, so either is right, and nobody
+sees anything older than what the other generation showed before.
+"""
 
 import asyncio
 import contextlib
 import logging
+import time
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple, Self
 
 from runfold.settings import Settings
 from runfold.store.database import Database, connect
-from runfold.store.generations import Generations
+from runfold.store.generations import POINTER_LOOK_SECONDS, Generations
 from runfold.store.pages import PageStore
-from runfold.store.runs import RunState, RunStore
+from runfold.store.runs import RunFilter, RunState, RunStore, cursor_after, place_in_list
 from runfold_schemas.errors import UnavailableError
-
-_LOOK_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +27,22 @@ class Generation(NamedTuple):
     name: str
     runs: RunStore
     pages: PageStore
+
+    async def find(self, run_id: str) -> "Snapshot | None":
+        state = await self.runs.get(run_id)
+        if state is None:
+            return None
+        return Snapshot(
+            self, state, await self.pages.end(state.log_id, first_offset=state.record.next_offset)
+        )
+
+
+class Snapshot(NamedTuple):
+    """A run's saved state, and the end of its pages, which may be further."""
+
+    generation: Generation
+    state: RunState
+    end: int
 
 
 class Snapshots:
@@ -32,6 +54,9 @@ class Snapshots:
         self._settings = settings
         self._database: Database = None
         self._generation: Generation | None = None
+        self._joined: Generation | None = None
+        self._previous: Generation | None = None
+        self._previous_until = 0.0
         self._tried = asyncio.Event()
         self._watching: asyncio.Task[None]
 
@@ -55,25 +80,67 @@ class Snapshots:
         """Looks now where the pointer points. Raises `UnavailableError`."""
         if self._database is None:
             raise UnavailableError("MongoDB", reason="it has not answered since this service started")
-        name = await Generations(self._database).current()
-        if name is not None and (self._generation is None or self._generation.name != name):
-            _log.info("reading generation %s", name)
-            self._generation = Generation(
-                name, RunStore(self._database, name), PageStore(self._database, name)
-            )
+        pointer = await Generations(self._database).pointer()
+        if pointer is None:
+            return
+        if self._generation is None or self._generation.name != pointer.current:
+            _log.info("reading generation %s", pointer.current)
+            # The old one is read beside the new one until the projectors have surely taken over, and let go before it
+            # is dropped.
+            self._previous_until = time.monotonic() + self._settings.retire_seconds / 2
+            self._previous, self._generation = self._generation, self._open(pointer.current)
+        self._joined = self._open(pointer.joined) if pointer.joined else None
 
     async def left(self, generation: Generation | None) -> bool:
         """Whether another generation is read by now. For who found nothing: it may have read one that is gone."""
         await self.look()
         return self._generation is not generation
 
-    async def state(self, run_id: str) -> RunState | None:
-        """The saved state of a run. Raises `UnavailableError`."""
-        generation = await self.current()
-        state = await generation.runs.get(run_id) if generation else None
-        if state is None and await self.left(generation):
-            return await self.state(run_id)
-        return state
+    async def find(self, run_id: str) -> Snapshot | None:
+        """A run as it is stored. Raises `UnavailableError`."""
+        current = await self.current()
+        snapshots = [await generation.find(run_id) for generation in self._read()]
+        found = [snapshot for snapshot in snapshots if snapshot is not None]
+        if not found and await self.left(current):
+            return await self.find(run_id)
+        return max(found, key=attrgetter("end"), default=None)
+
+    async def runs(
+        self, wanted: RunFilter, *, limit: int, cursor: str | None = None
+    ) -> tuple[list[RunState], str | None]:
+        """A page of runs, newest first, and the cursor of the next page.
+
+        Raises `InvalidEventError` for a foreign cursor, and `UnavailableError`.
+        """
+        current = await self.current()
+        lists = [
+            await generation.runs.list(wanted, limit=limit, cursor=cursor) for generation in self._read()
+        ]
+        furthest: dict[str, RunState] = {}
+        for state in sorted(
+            (state for states, _ in lists for state in states), key=attrgetter("record.next_offset")
+        ):
+            furthest[state.run_id] = state
+        if not furthest and await self.left(current):
+            return await self.runs(wanted, limit=limit, cursor=cursor)
+        states = sorted(furthest.values(), key=place_in_list, reverse=True)
+        more = len(states) > limit or any(following for _, following in lists)
+        return states[:limit], cursor_after(states[limit - 1]) if more else None
+
+    async def first_times(self, log_ids: Sequence[str]) -> dict[str, int]:
+        """When the first record of each log was appended, in milliseconds; nothing of a log that is not stored yet."""
+        await self.current()
+        times: dict[str, int] = {}
+        for generation in self._read():
+            times |= await generation.pages.first_times(log_ids)
+        return times
+
+    def _read(self) -> list[Generation]:
+        previous = self._previous if time.monotonic() < self._previous_until else None
+        return [one for one in (self._generation, self._joined, previous) if one is not None]
+
+    def _open(self, name: str) -> Generation:
+        return Generation(name, RunStore(self._database, name), PageStore(self._database, name))
 
     async def _watch(self) -> None:
         while True:
@@ -82,9 +149,9 @@ class Snapshots:
                     self._database = database
                     await self._keep_looking()
             except UnavailableError as error:
-                _log.warning("%s; trying again in %s s", error, _LOOK_SECONDS)
+                _log.warning("%s; trying again in %s s", error, POINTER_LOOK_SECONDS)
             self._tried.set()
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(POINTER_LOOK_SECONDS)
 
     async def _keep_looking(self) -> None:
         """Endless. The driver finds its way back to MongoDB by itself, so only the first connection is repeated."""
@@ -92,4 +159,4 @@ class Snapshots:
             with contextlib.suppress(UnavailableError):
                 await self.look()
             self._tried.set()
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(POINTER_LOOK_SECONDS)

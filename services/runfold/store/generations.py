@@ -1,8 +1,15 @@
 """Which generation of the projections is read: one document, switched when a rebuild has caught up.
 
+    {current: A} ──begin──> {current: A, building: B} ──join──> {current: A, building: B, joined: B} ──switch──> {current: B}
+
+From `join` until some time after the switch readers look into both generations and take what reaches further, so none of
+them sees anything older than it saw before.
+
 A generation has its own collections, named by an id that is never used twice. So a database that was dropped is simply a
 new generation, which the projector fills from the beginning of the log.
 """
+
+from typing import Any, NamedTuple
 
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
@@ -11,7 +18,18 @@ from runfold.ids import uuid7
 from runfold.store.database import Database
 from runfold.store.unavailable import mongo_errors
 
+POINTER_LOOK_SECONDS = 1.0
+"""How often whoever follows the pointer looks at it."""
+
 _POINTER = "generation"
+
+
+class Pointer(NamedTuple):
+    """The generation that is read, the one that a rebuild writes, and whether both are read since a switch is near."""
+
+    current: str
+    building: str | None
+    joined: str | None
 
 
 class Generations:
@@ -21,9 +39,14 @@ class Generations:
 
     async def current(self) -> str | None:
         """The id of the generation that is read; None in an empty database."""
+        pointer = await self.pointer()
+        return pointer.current if pointer else None
+
+    async def pointer(self) -> Pointer | None:
+        """What is read; None in an empty database."""
         with mongo_errors():
-            pointer = await self._pointers.find_one({"_id": _POINTER})
-        return pointer["current"] if pointer else None
+            found = await self._pointers.find_one({"_id": _POINTER})
+        return Pointer(found["current"], found.get("building"), found.get("joined")) if found else None
 
     async def current_or_first(self) -> str:
         """The id of the generation that is read; the first one begins here if there is none."""
@@ -40,13 +63,20 @@ class Generations:
             return await self.current_or_first()
         return str(pointer["current"])
 
-    async def switch(self, *, old: str | None, new: str) -> bool:
-        """Makes `new` the generation that is read; False if it was not `old` any more."""
-        with mongo_errors():
-            answer = await self._pointers.update_one(
-                {"_id": _POINTER, "current": old}, {"$set": {"current": new}}
-            )
-        return bool(answer.modified_count)
+    async def begin(self, *, old: str, new: str) -> bool:
+        """Notes that a rebuild has begun `new`, instead of any that began before. False if `old` is not read any more."""
+        return await self._move({"current": old}, {"$set": {"building": new}, "$unset": {"joined": ""}})
+
+    async def join(self, *, old: str, new: str) -> bool:
+        """Has `new` read beside `old`. False if another rebuild has begun or finished since."""
+        return await self._move({"current": old, "building": new}, {"$set": {"joined": new}})
+
+    async def switch(self, *, old: str, new: str) -> bool:
+        """Makes `new` the generation that is read. False if another rebuild has begun or finished since."""
+        return await self._move(
+            {"current": old, "joined": new},
+            {"$set": {"current": new}, "$unset": {"building": "", "joined": ""}},
+        )
 
     async def drop(self, generation: str) -> None:
         """Removes the collections of a generation."""
@@ -66,6 +96,11 @@ class Generations:
         """Generations that have collections and are not read: left by a rebuild that did not finish."""
         current = await self.current()
         return sorted({name.rpartition(".")[2] for name in await self._collections()} - {current})
+
+    async def _move(self, expected: dict[str, Any], change: dict[str, Any]) -> bool:
+        with mongo_errors():
+            answer = await self._pointers.update_one({"_id": _POINTER, **expected}, change)
+        return bool(answer.matched_count)
 
     async def _collections(self) -> list[str]:
         with mongo_errors():

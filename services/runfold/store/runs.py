@@ -161,8 +161,17 @@ class RunStore:
             states = [_from_document(document) async for document in found]
         if len(states) <= limit:
             return states, None
-        last = states[limit - 1]
-        return states[:limit], _write_cursor(_microseconds(last.record.started_at), last.run_id)
+        return states[:limit], cursor_after(states[limit - 1])
+
+
+def cursor_after(state: RunState) -> str:
+    """Where a list goes on behind `state`."""
+    return _write_cursor(*place_in_list(state))
+
+
+def place_in_list(state: RunState) -> tuple[int, str]:
+    """What lists are sorted by, the highest first."""
+    return _microseconds(state.record.started_at), state.run_id
 
 
 def _query(wanted: RunFilter) -> dict[str, Any]:

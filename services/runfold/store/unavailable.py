@@ -3,11 +3,21 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pymongo.errors import AutoReconnect, ConnectionFailure, ExecutionTimeout, PyMongoError, WriteConcernError
+from pymongo.errors import (
+    AutoReconnect,
+    ConnectionFailure,
+    ExecutionTimeout,
+    OperationFailure,
+    PyMongoError,
+    WriteConcernError,
+)
 
 from runfold_schemas.errors import UnavailableError
 
 _PASSING = (AutoReconnect, ConnectionFailure, ExecutionTimeout, WriteConcernError)
+
+_CURSOR_GONE = {43, 175, 237}
+"""CursorNotFound, QueryPlanKilled, CursorKilled: what was read was dropped, or the server has begun anew."""
 
 
 @contextmanager
@@ -16,6 +26,7 @@ def mongo_errors() -> Iterator[None]:
     try:
         yield
     except PyMongoError as error:
-        if isinstance(error, _PASSING) or error.has_error_label("RetryableWriteError"):
+        gone = isinstance(error, OperationFailure) and error.code in _CURSOR_GONE
+        if gone or isinstance(error, _PASSING) or error.has_error_label("RetryableWriteError"):
             raise UnavailableError("MongoDB", reason=str(error).split(",", maxsplit=1)[0]) from error
         raise
