@@ -25,10 +25,25 @@ def projector(settings: Settings, log: Path, *, worker_id: str = "") -> Service:
         [sys.executable, "-m", "runfold.cli", "serve", "projector", "--port", str(port - 1)],
         ready=ready_url(f"http://127.0.0.1:{port}/health/ready"),
         log=log,
-        env={f"RUNFOLD_{name.upper()}": str(getattr(settings, name)) for name in settings.model_fields_set}
-        | named,
+        env=environment(settings) | named,
         grace_seconds=5,
     )
+
+
+def query_service(settings: Settings, log: Path, *, port: int) -> Service:
+    """`runfold serve query` with `settings` on `port`; ready when it has reached MongoDB."""
+    return Service(
+        "query",
+        [sys.executable, "-m", "runfold.cli", "serve", "query", "--port", str(port)],
+        ready=ready_url(f"http://127.0.0.1:{port}/health/ready"),
+        log=log,
+        env=environment(settings),
+        grace_seconds=5,
+    )
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    return {f"RUNFOLD_{name.upper()}": str(getattr(settings, name)) for name in settings.model_fields_set}
 
 
 class Projections:

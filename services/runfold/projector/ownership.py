@@ -59,8 +59,8 @@ async def catalog_group(
         await on_entries(entries)
         await message.ack()
 
-    await broker.start()
     try:
+        await broker.start()
         yield
     finally:
         await broker.stop()
@@ -73,7 +73,7 @@ def _broker(settings: Settings) -> KafkaBroker:
     plain = {
         name: value for name, value in options.items() if not name.startswith(("security_", "sasl_", "ssl_"))
     }
-    return KafkaBroker(logger=None, security=security, **plain)
+    return KafkaBroker(logger=None, consumer_only=True, security=security, **plain)
 
 
 def security_of(options: Mapping[str, Any]) -> BaseSecurity | None:
