@@ -40,7 +40,7 @@ from runfold_schemas.events import (
 from runfold_schemas.messages import Message, Role, ToolResultPart
 
 Fields = dict[str, Any]
-"""A part that is not built yet."""
+"""A part or a message that is not built yet."""
 
 _MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Message)
 
@@ -133,11 +133,14 @@ class Draft(NamedTuple):
 
     def message(self, events: Mapping[int, AnyEvent] | Sequence[AnyEvent]) -> Message:
         """The message, given the event at each offset in `late`. Raises `TypeError` if one is no tool result."""
+        return _MESSAGE.validate_python(self.fields(events))
+
+    def fields(self, events: Mapping[int, AnyEvent] | Sequence[AnyEvent]) -> Fields:
+        """The fields of `message`, all of them and in their order, so that both are the same JSON; for who only writes that."""
         if not self.late:
-            return _message(self.role, self.parts)
-        return _message(
-            self.role, [_late_result(events[part]) if isinstance(part, int) else part for part in self.parts]
-        )
+            return {"role": self.role, "parts": self.parts}
+        parts = [_late_result(events[part]) if isinstance(part, int) else part for part in self.parts]
+        return {"role": self.role, "parts": parts}
 
 
 class LedgerStream:
@@ -278,11 +281,18 @@ class _Assistant:
         self._text: list[str] = []
 
     def think(self, thinking: Thinking) -> None:
-        block = {"type": "thinking", "index": thinking.content_index, "final": thinking.final}
-        if thinking.redacted:
-            self._thinking.append({**block, "redacted": thinking.redacted})
-        elif thinking.text and thinking.signature:
-            self._thinking.append({**block, "text": thinking.text, "signature": thinking.signature})
+        if not thinking.redacted and not (thinking.text and thinking.signature):
+            return
+        self._thinking.append(
+            {
+                "type": "thinking",
+                "text": "" if thinking.redacted else thinking.text,
+                "signature": "" if thinking.redacted else thinking.signature,
+                "redacted": thinking.redacted or None,
+                "index": thinking.content_index,
+                "final": thinking.final,
+            }
+        )
 
     def say(self, text: str) -> None:
         if text:
@@ -323,8 +333,4 @@ def _drafts(role: Role, parts: Sequence[Fields | int], late: tuple[int, ...] = (
 
 
 def _messages(role: Role, parts: list[Fields]) -> list[Message]:
-    return [_message(role, parts)] if parts else []
-
-
-def _message(role: Role, parts: Sequence[Fields | int]) -> Message:
-    return _MESSAGE.validate_python({"role": role, "parts": parts})
+    return [_MESSAGE.validate_python({"role": role, "parts": parts})] if parts else []

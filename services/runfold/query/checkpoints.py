@@ -6,16 +6,15 @@ ledger is read again from the place where its last message opened, and from the 
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from runfold.query.history import History, SnapshotHistory
 from runfold_projections.exchanges import ResultPlan, ResultPlanner
-from runfold_projections.ledger import Draft, LedgerStream
+from runfold_projections.ledger import Draft, Fields, LedgerStream
 from runfold_schemas.events import AnyEvent, SystemMessage, ToolCall, ToolResult, UserMessage
-from runfold_schemas.messages import Message
 
 KEPT_BYTES_MAX: Final = 3 * 1024 * 1024
 """Of the events' JSON that is decoded at once; in memory it is five times as much. 3,000 ordinary events are 2 MB."""
@@ -25,7 +24,7 @@ _TOTAL_BYTES_MAX = 32 * 1024 * 1024
 _PORTION = 500
 """Events that are folded in one go; the loop serves others in between."""
 
-_MESSAGES: Final[TypeAdapter[list[Message]]] = TypeAdapter(list[Message])
+_FROM_OUTSIDE = (UserMessage, SystemMessage)
 
 
 class Checkpoint(NamedTuple):
@@ -104,9 +103,9 @@ async def events_at_once(
     return events
 
 
-def members(messages: list[Message]) -> bytes:
+def members(messages: Sequence[Fields]) -> bytes:
     """Messages as the members of a JSON array."""
-    return _MESSAGES.dump_json(messages)[1:-1]
+    return to_json(messages)[1:-1]
 
 
 def join(*parts: bytes) -> bytes:
@@ -138,7 +137,7 @@ async def _fold(events: Mapping[int, AnyEvent], planner: ResultPlanner) -> tuple
     drafts: list[Draft] = []
     offset = closed = 0
     for number, (at, event) in enumerate(events.items()):
-        if isinstance(event.data, UserMessage | SystemMessage):
+        if isinstance(event.data, _FROM_OUTSIDE):
             drafts += stream.finish()
             offset, closed = at, len(drafts)
             drafts += stream.feed(at, event)
@@ -152,4 +151,4 @@ async def _fold(events: Mapping[int, AnyEvent], planner: ResultPlanner) -> tuple
 
 
 def _rendered(drafts: list[Draft], events: Mapping[int, AnyEvent]) -> bytes:
-    return members([draft.message(events) for draft in drafts])
+    return members([draft.fields(events) for draft in drafts])

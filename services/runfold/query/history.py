@@ -11,7 +11,7 @@ from runfold.query.snapshots import Snapshot, Snapshots
 from runfold.store.pages import Page
 from runfold_projections.admission import Admission, Admitted, Outcome
 from runfold_projections.run import RunRecord
-from runfold_schemas.codec import Record, decode
+from runfold_schemas.codec import Record, decode, decode_again
 from runfold_schemas.errors import UnavailableError
 from runfold_schemas.events import AnyEvent
 
@@ -146,10 +146,16 @@ def _slice_of(page: Page, *, first_offset: int, end: int) -> Slice:
         records = page.records()
         if first_offset > page.first_offset or end < page.next_offset:
             records = [record for record in records if first_offset <= record.offset < end]
-        if not page.exceptions:
-            return [Admitted(record, "accepted", decode(record.value)) for record in records]
-        exceptions = {offset: (outcome, reason) for offset, outcome, reason in page.exceptions}
-        return [_admitted(record, *exceptions.get(record.offset, _ACCEPTED)) for record in records]
+        outcomes = {offset: (outcome, reason) for offset, outcome, reason in page.exceptions}
+        judged = [(record, *outcomes.get(record.offset, _ACCEPTED)) for record in records]
+        # Whoever wrote the page has decoded them: they are not examined once more.
+        events = iter(
+            decode_again([record.value or b"" for record, outcome, _ in judged if outcome != "undecodable"])
+        )
+        return [
+            Admitted(record, outcome, None if outcome == "undecodable" else next(events), reason)
+            for record, outcome, reason in judged
+        ]
 
     return Slice(
         next_offset=min(page.next_offset, end),
@@ -158,10 +164,6 @@ def _slice_of(page: Page, *, first_offset: int, end: int) -> Slice:
         turns=page.turns,
         admitted=admitted,
     )
-
-
-def _admitted(record: Record, outcome: Outcome, reason: str) -> Admitted:
-    return Admitted(record, outcome, None if outcome == "undecodable" else decode(record.value), reason)
 
 
 def _slice_of_records(admitted: Sequence[Admitted]) -> Slice:

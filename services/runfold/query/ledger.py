@@ -15,7 +15,7 @@ from runfold.query.checkpoints import Checkpoints, events_at_once, join, members
 from runfold.query.faults import Validate, Validation
 from runfold.query.history import History, Slice, SnapshotHistory
 from runfold_projections.exchanges import ResultPlanner
-from runfold_projections.ledger import Draft, LedgerStream
+from runfold_projections.ledger import Draft, Fields, LedgerStream
 from runfold_projections.validation import Fault
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.messages import Message
@@ -25,6 +25,7 @@ _PORTION = 500
 
 _EXCHANGE_TYPES: Final = frozenset({"tool_call", "tool_result"})
 _FAULTS: Final[TypeAdapter[list[Fault]]] = TypeAdapter(list[Fault])
+_MESSAGES: Final[TypeAdapter[list[Message]]] = TypeAdapter(list[Message])
 
 
 async def run_ledger(
@@ -36,16 +37,17 @@ async def run_ledger(
     validate: Validate | None = None,
 ) -> AsyncIterator[bytes]:
     """The answer for the first `end` offsets of a run, with the caller's own messages at its end."""
+    added = [message.model_dump() for message in more]
     yield b'{"run_id":%b,"next_offset":%d,"messages":[' % (_json(history.run_id), end)
     if isinstance(history, SnapshotHistory) and validate is None:
         known = await checkpoints.ledger(history, end=end)
         if known is not None:
-            yield join(known, members(list(more))) + b"]}"
+            yield join(known, members(added)) + b"]}"
             return
     messages = MessageArray(validate)
     async for portion in run_messages(history, end=end):
         yield messages.render(portion)
-    yield messages.render(more)
+    yield messages.render(added)
     yield b"]%b}" % messages.faults()
 
 
@@ -66,7 +68,7 @@ async def session_ledger(
     yield b'],"runs":%b%b}' % (_json(runs), messages.faults())
 
 
-async def run_messages(history: History, *, end: int) -> AsyncGenerator[list[Message], None]:
+async def run_messages(history: History, *, end: int) -> AsyncGenerator[list[Fields], None]:
     """The ledger of a run's first `end` offsets, in portions."""
     planner = ResultPlanner()
     events = await events_at_once(history, planner, first_offset=0, end=end)
@@ -78,7 +80,7 @@ async def run_messages(history: History, *, end: int) -> AsyncGenerator[list[Mes
     drafts = [draft for offset, event in events.items() for draft in stream.feed(offset, event)]
     drafts += stream.finish()
     for begin in range(0, len(drafts), _PORTION):
-        yield [draft.message(events) for draft in drafts[begin : begin + _PORTION]]
+        yield [draft.fields(events) for draft in drafts[begin : begin + _PORTION]]
         await asyncio.sleep(0)
 
 
@@ -89,10 +91,10 @@ class MessageArray:
         self._validation = Validation(validate) if validate else None
         self.count = 0
 
-    def render(self, messages: Sequence[Message]) -> bytes:
+    def render(self, messages: Sequence[Fields]) -> bytes:
         if self._validation:
-            self._validation.feed(messages)
-        rendered = members(list(messages))
+            self._validation.feed(_MESSAGES.validate_python(messages))
+        rendered = members(messages)
         separator = b"," if self.count and messages else b""
         self.count += len(messages)
         return separator + rendered
@@ -104,13 +106,13 @@ class MessageArray:
         return b',"faults":' + _FAULTS.dump_json(self._validation.finish(), exclude_none=True)
 
 
-async def _streamed_messages(history: History, *, end: int) -> AsyncIterator[list[Message]]:
+async def _streamed_messages(history: History, *, end: int) -> AsyncIterator[list[Fields]]:
     stream = LedgerStream((await _planner(history, end=end)).plan())
     async for part in history.slices(end=end):
         drafts = [draft for offset, event in _events(part) for draft in stream.feed(offset, event)]
-        yield [await _message(draft, history) for draft in drafts]
+        yield [await _fields(draft, history) for draft in drafts]
         await asyncio.sleep(0)
-    yield [await _message(draft, history) for draft in stream.finish()]
+    yield [await _fields(draft, history) for draft in stream.finish()]
 
 
 async def _planner(history: History, *, end: int) -> ResultPlanner:
@@ -127,8 +129,8 @@ def _events(part: Slice) -> list[tuple[int, AnyEvent]]:
     return [(one.record.offset, one.event) for one in part.admitted() if one.event is not None and one.counts]
 
 
-async def _message(draft: Draft, history: History) -> Message:
-    return draft.message({offset: await history.event(offset) for offset in draft.late})
+async def _fields(draft: Draft, history: History) -> Fields:
+    return draft.fields({offset: await history.event(offset) for offset in draft.late})
 
 
 def _json(value: Any) -> bytes:

@@ -1,0 +1,329 @@
+"""How fast runs are read: ledgers, live runs and lists, over HTTP, with query and projector in processes of their own."""
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+from texts import text
+
+from runfold import AssistantMessage, Run, Runfold, Thinking, ToolCall, ToolResult, UserMessage
+from runfold.local import Service, free_port, ready_url
+from runfold.settings import Settings
+from runfold.store.database import connect
+from runfold.store.generations import Generations
+from runfold.store.pages import PageStore
+from runfold.store.runs import RunState, RunStore
+from runfold_projections.run import RunRecord
+from runfold_schemas.events import Data
+
+Figures = list[tuple[str, str, str]]
+"""What was measured, its target, and the measured value."""
+
+EVENTS = 3_000
+LARGE_EVENTS = 100_000
+BATCH = 200
+
+FOLLOWERS = 100
+FOLLOW_SECONDS = 15
+
+LISTED_RUNS = 10_000
+
+
+async def ledgers(settings: Settings) -> Figures:
+    """The ledger of a 3,000-event run, whole: written at once, and event by event, so that it came in small pages."""
+    own = _apart(settings)
+    figures: Figures = []
+    async with serving(own, "projector"), serving(own, "query") as query, Runfold.of(own.log()) as runfold:
+        at_once = [await opened(runfold) for _ in range(20)]
+        for run in at_once:
+            await fill(run, EVENTS)
+        singly = [await opened(runfold) for _ in range(5)]
+        await fill_singly(singly, EVENTS, seconds_between=0.012)
+        await asyncio.gather(*(projected(query, run, EVENTS) for run in at_once + singly))
+        for how, runs in (("written at once", at_once), ("written event by event", singly)):
+            pages = statistics.median([await stored_pages(own, run) for run in runs])
+            first = await first_reads(own, runs)
+            again = [read_ledger(query, run) for run in runs for _ in range(6)][len(runs) :]
+            what = f"ledger of {EVENTS:,} events {how}, p50"
+            figures.append(
+                (f"{what}, first reading", "< 25 ms", f"{median_ms(first)} from {pages:.0f} pages")
+            )
+            figures.append((f"{what}, read again", "< 25 ms", median_ms(again)))
+    return figures
+
+
+async def large_ledger(settings: Settings) -> Figures:
+    """The ledger of a 100,000-event run: the memory of the process that streams it, and its time."""
+    own = _apart(settings)
+    async with Runfold.of(own.log()) as runfold:
+        async with serving(own, "projector"), serving(own, "query") as query:
+            run = await opened(runfold)
+            await fill(run, LARGE_EVENTS)
+            await projected(query, run, LARGE_EVENTS)
+        async with serving(own, "query") as query:
+            idle = query.peak_megabytes()
+            first_byte, total, size = stream_ledger(query, run)
+            peak = query.peak_megabytes()
+    megabytes = size / 1e6
+    what = f"ledger of {LARGE_EVENTS:,} events ({megabytes:.0f} MB)"
+    return [
+        (f"{what}, peak memory of its server", "< 200 MB", f"{peak:.0f} MB (idle {idle:.0f} MB)"),
+        (f"{what}, first byte", "", f"{first_byte:.2f} s"),
+        (f"{what}, whole", "", f"{total:.2f} s"),
+    ]
+
+
+async def follow(settings: Settings) -> Figures:
+    """Publish to received, with 100 followers at once: all of one run, and each of its own."""
+    own = _apart(settings)
+    figures: Figures = []
+    async with serving(own, "projector"), serving(own, "query") as query, Runfold.of(own.log()) as runfold:
+        for runs, rate in ((1, 20), (FOLLOWERS, 100)):
+            delays = await follow_delays(query, runfold, runs=runs, events_per_second=rate)
+            whom = "one run" if runs == 1 else f"{runs} runs"
+            measured = f"{quantile_ms(delays, 0.99)} (p50 {median_ms(delays)})"
+            figures.append(
+                (f"publish to {FOLLOWERS} followers of {whom}, {rate} events/s, p99", "< 100 ms", measured)
+            )
+    return figures
+
+
+async def listing(settings: Settings) -> Figures:
+    """The first page of 50 runs out of 10,000: all of one agent, and one in a hundred of another's."""
+    own = _apart(settings)
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    states = [
+        RunState(
+            log_id=f"log-{number}",
+            partition=0,
+            active=False,
+            record=RunRecord(
+                run_id=f"run-{number}",
+                agent_id=agent,
+                session_id=f"session-{number % 100}",
+                started_at=began + timedelta(seconds=number),
+                labels={"channel": "chat"},
+                next_offset=1,
+            ),
+        )
+        for number in range(LISTED_RUNS)
+        for agent in ["rare" if number % 100 == 0 else "busy"]
+    ]
+    async with connect(own.mongo, own.database) as database:
+        runs = RunStore(database, await Generations(database).current_or_first())
+        await runs.create_indexes()
+        await runs.add(states)
+    figures: Figures = []
+    async with serving(own, "query") as query:
+        for wanted in ("agent_id=busy", "agent_id=rare", "session_id=session-7", "label=channel:chat"):
+            path = f"/v1/runs?{wanted}&limit=50"
+            times = [timed_get(query, path) for _ in range(100)]
+            figures.append((f"list {LISTED_RUNS:,} runs, first page, {wanted}, p50", "", median_ms(times)))
+    return figures
+
+
+class Process(NamedTuple):
+    port: int
+    pid: int
+
+    def peak_megabytes(self) -> float:
+        """The most memory that the process has ever held."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
+
+
+@asynccontextmanager
+async def serving(settings: Settings, part: str) -> AsyncIterator[Process]:
+    """`runfold serve PART` in a process of its own, until the end of the block."""
+    port = free_port()
+    given = {f"RUNFOLD_{name.upper()}": str(getattr(settings, name)) for name in settings.model_fields_set}
+    with tempfile.TemporaryDirectory() as directory:
+        service = Service(
+            part,
+            # The projector serves its health one port further.
+            [sys.executable, "-m", "runfold.cli", "serve", part, "--port", str(port - (part == "projector"))],
+            ready=ready_url(f"http://127.0.0.1:{port}/health/ready"),
+            log=Path(directory) / "log",
+            env=given | {"RUNFOLD_LOG_LEVEL": "WARNING"},
+        )
+        await service.start()
+        assert service.pid is not None
+        try:
+            yield Process(port, service.pid)
+        finally:
+            await service.stop()
+
+
+async def opened(runfold: Runfold) -> Run:
+    return await runfold.open_run(agent_id="bench")
+
+
+def turns() -> Iterator[Data]:
+    """Endless: what an agent does turn by turn, some 600 bytes an event."""
+    number = 0
+    while True:
+        number += 1
+        yield UserMessage(message=text(300))
+        yield Thinking(text=text(400), signature=text(200), final=True)
+        yield AssistantMessage(message=text(400))
+        for call in ("a", "b"):
+            yield ToolCall(
+                tool_call_id=f"{number}-{call}", tool_name="search", payload={"query": text(200), "limit": 10}
+            )
+        for call in ("b", "a"):
+            yield ToolResult(
+                tool_call_id=f"{number}-{call}", tool_name="search", result={"found": [text(200), text(200)]}
+            )
+        yield AssistantMessage(message=text(400))
+
+
+async def fill(run: Run, events: int) -> None:
+    """Publishes until the run has that many events with its opening, in large batches."""
+    said = turns()
+    for begin in range(1, events, BATCH):
+        await run.publish_batch([next(said) for _ in range(min(BATCH, events - begin))])
+
+
+async def fill_singly(runs: Sequence[Run], events: int, *, seconds_between: float) -> None:
+    """As `fill`, but event by event, with so much time between two of them that each becomes a page."""
+    said = turns()
+    next_at = time.perf_counter()
+    for _ in range(events - 1):
+        next_at += seconds_between
+        await asyncio.gather(*(run.publish(next(said)) for run in runs))
+        await asyncio.sleep(max(0.0, next_at - time.perf_counter()))
+
+
+async def projected(query: Process, run: Run, events: int) -> None:
+    """Waits until the whole run is in its pages."""
+    async with asyncio.timeout(300):
+        while True:
+            connection = HTTPConnection("127.0.0.1", query.port)
+            connection.request("GET", f"/v1/runs/{run.run_id}?min_offset={events - 1}")
+            response = connection.getresponse()
+            response.read()
+            connection.close()
+            if response.status == 200 and response.headers["Runfold-Source"] == "snapshot":
+                return
+            await asyncio.sleep(0.1)
+
+
+async def stored_pages(settings: Settings, run: Run) -> int:
+    async with connect(settings.mongo, settings.database) as database:
+        pages = PageStore(database, await Generations(database).current_or_first())
+        return len(await pages.all(run.life.log_id))
+
+
+async def first_reads(settings: Settings, runs: Sequence[Run]) -> list[float]:
+    """Each run read for the first time by a process; the process's own first answer is not counted."""
+    times: list[float] = []
+    for _ in range(3):
+        async with serving(settings, "query") as query:
+            times += [read_ledger(query, run) for run in runs][1:]
+    return times
+
+
+def read_ledger(query: Process, run: Run) -> float:
+    return timed_get(query, f"/v1/runs/{run.run_id}/ledger")
+
+
+def timed_get(query: Process, path: str) -> float:
+    """Seconds from the request to the last byte, on a connection that is open."""
+    connection = HTTPConnection("127.0.0.1", query.port)
+    connection.connect()
+    began = time.perf_counter()
+    connection.request("GET", path)
+    response = connection.getresponse()
+    response.read()
+    took = time.perf_counter() - began
+    connection.close()
+    assert response.status == 200, response.status
+    return took
+
+
+def stream_ledger(query: Process, run: Run) -> tuple[float, float, int]:
+    """Seconds to the first byte and to the last, and how many bytes there were."""
+    connection = HTTPConnection("127.0.0.1", query.port)
+    began = time.perf_counter()
+    connection.request("GET", f"/v1/runs/{run.run_id}/ledger")
+    response = connection.getresponse()
+    size = len(response.read(1))
+    first_byte = time.perf_counter() - began
+    while chunk := response.read(1 << 16):
+        size += len(chunk)
+    connection.close()
+    return first_byte, time.perf_counter() - began, size
+
+
+async def follow_delays(
+    query: Process, runfold: Runfold, *, runs: int, events_per_second: int
+) -> list[float]:
+    """From the call that publishes to the line that says so, for every event and follower."""
+    followed = [await opened(runfold) for _ in range(runs)]
+    published: dict[tuple[str, int], float] = {}
+    received: list[tuple[str, int, float]] = []
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+        receiving: list[asyncio.Task[None]] = []
+        for number in range(FOLLOWERS):
+            run = followed[number % runs]
+            lines = await stack.enter_async_context(following(query, run))
+            receiving.append(tasks.create_task(receive(run, lines, received)))
+        said = turns()
+        next_at = time.perf_counter()
+        for number in range(FOLLOW_SECONDS * events_per_second):
+            run = followed[number % runs]
+            began = time.perf_counter()
+            position = await run.publish(next(said))
+            published[run.run_id, position.offset] = began
+            next_at += 1 / events_per_second
+            await asyncio.sleep(max(0.0, next_at - time.perf_counter()))
+        expected = len(published) * FOLLOWERS // runs
+        async with asyncio.timeout(10):
+            while len(received) < expected:
+                await asyncio.sleep(0.05)
+        for task in receiving:
+            task.cancel()
+    return [at - published[run_id, offset] for run_id, offset, at in received]
+
+
+@asynccontextmanager
+async def following(query: Process, run: Run) -> AsyncIterator[asyncio.StreamReader]:
+    """A follower that has got the run's opening and waits for what comes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", query.port)
+    writer.write(f"GET /v1/runs/{run.run_id}/follow HTTP/1.1\r\nHost: bench\r\n\r\n".encode())
+    try:
+        async with asyncio.timeout(10):
+            while await reader.readline() != b"id: 0\n":
+                pass
+        yield reader
+    finally:
+        writer.close()
+
+
+async def receive(run: Run, lines: asyncio.StreamReader, received: list[tuple[str, int, float]]) -> None:
+    while line := await lines.readline():
+        if line.startswith(b"id: "):
+            received.append((run.run_id, int(line[4:]), time.perf_counter()))
+
+
+def median_ms(seconds: Iterable[float]) -> str:
+    return f"{statistics.median(seconds) * 1000:.1f} ms"
+
+
+def quantile_ms(seconds: Sequence[float], share: float) -> str:
+    return f"{sorted(seconds)[int(len(seconds) * share)] * 1000:.1f} ms"
+
+
+def _apart(settings: Settings) -> Settings:
+    """A Runfold of its own on the same servers, so that no measurement meets the runs of another."""
+    name = f"bench-{uuid4().hex[:8]}"
+    return settings.model_copy(update={"prefix": name, "database": name})
