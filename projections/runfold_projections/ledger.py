@@ -16,12 +16,16 @@ from typing import Any, Final, NamedTuple, assert_never
 
 from pydantic import TypeAdapter
 
+from runfold_projections.amendments import amended, amendments_of
 from runfold_projections.exchanges import ResultPlan, plan_results
 from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
+    EventAmended,
     PhaseChanged,
     PlannerNote,
+    ProviderPart,
+    ResponseRecorded,
     RunCanceled,
     RunCompleted,
     RunFailed,
@@ -37,7 +41,7 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
-from runfold_schemas.messages import Message, Role, ToolResultPart
+from runfold_schemas.messages import Message, Provider, Role, ToolResultPart
 
 Fields = dict[str, Any]
 """A part or a message that is not built yet."""
@@ -48,10 +52,20 @@ _MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Message)
 def build_messages_from_events(events: Iterable[AnyEvent]) -> list[Message]:
     """The ledger of a run's events, given in the order of their log. Any prefix of a log has one."""
     log = list(events)
-    stream = LedgerStream(plan_results(enumerate(log)))
-    drafts = [draft for offset, event in enumerate(log) for draft in stream.feed(offset, event)]
+    return build_messages_from_log(log, enumerate(log))
+
+
+def build_messages_from_log(
+    events: Mapping[int, AnyEvent] | Sequence[AnyEvent], log: Iterable[tuple[int, AnyEvent]]
+) -> list[Message]:
+    """The ledger of a log of `(offset, event)` pairs; `events` has them by offset."""
+    pairs = list(log)
+    if amendments := amendments_of(pairs):
+        pairs = list(amended(pairs, amendments))
+    stream = LedgerStream(plan_results(pairs))
+    drafts = [draft for offset, event in pairs for draft in stream.feed(offset, event)]
     drafts.extend(stream.finish())
-    return [draft.message(log) for draft in drafts]
+    return [draft.message(events) for draft in drafts]
 
 
 class Ledger:
@@ -171,18 +185,21 @@ class LedgerStream:
         """Takes the next event of the log and gives the messages, mostly none, that it closes, in their order."""
         # Each case that does not match costs 0.1 us, and a stream's deltas are most of a log: they come first.
         match event.data:
-            case AssistantMessage() | Thinking() | ToolCall() as said:
-                exchange, closed = self._turn_to(event.message_id)
+            case AssistantMessage() | Thinking() | ToolCall() | ProviderPart() as said:
+                exchange, closed = self._turn_to(event)
                 exchange.add(offset, said)
                 return closed
             case ToolResult() as result:
                 self._answer(offset, result)
                 return ()
-            case UserMessage(message=text):
-                return [*self.finish(), *_drafts("user", _text(text))]
+            case UserMessage() as asked:
+                return [*self.finish(), *_drafts("user", _asked(asked))]
             case SystemMessage(message=text):
                 return [*self.finish(), *_drafts("system", _text(text))]
             case PlannerNote() | TokenUsage() | PhaseChanged() | RunLabeled() | RunOpened() | RunStarted():
+                return ()
+            case ResponseRecorded() | EventAmended():
+                # An amendment has done its work before the fold.
                 return ()
             case RunPaused() | RunResumed() | RunCompleted() | RunFailed() | RunCanceled():
                 return ()
@@ -194,12 +211,12 @@ class LedgerStream:
         exchange, self._exchange = self._exchange, None
         return exchange.drafts(self._plan) if exchange else ()
 
-    def _turn_to(self, message_id: str | None) -> "tuple[_Exchange, Sequence[Draft]]":
+    def _turn_to(self, event: AnyEvent) -> "tuple[_Exchange, Sequence[Draft]]":
         """The exchange that an event of the assistant belongs to, and the messages that this closes."""
-        if self._exchange and self._exchange.takes(message_id):
+        if self._exchange and self._exchange.takes(event.message_id):
             return self._exchange, ()
         closed = self.finish()
-        self._exchange = _Exchange(message_id)
+        self._exchange = _Exchange(event.message_id, provider=event.provider)
         return self._exchange, closed
 
     def _answer(self, offset: int, result: ToolResult) -> None:
@@ -215,8 +232,8 @@ class _Exchange:
 
     __slots__ = ("_answers", "_assistant", "_calls", "_interrupted", "_message_id", "_orphans")
 
-    def __init__(self, message_id: str | None) -> None:
-        self._assistant = _Assistant()
+    def __init__(self, message_id: str | None, *, provider: Provider | None = None) -> None:
+        self._assistant = _Assistant(provider)
         self._message_id = message_id
         self._interrupted = False
         # Offsets of calls by id, each id at its first call's place: results follow in the order of this dictionary.
@@ -232,12 +249,14 @@ class _Exchange:
             self._message_id = self._message_id or message_id
         return not self._interrupted
 
-    def add(self, offset: int, said: AssistantMessage | Thinking | ToolCall) -> None:
+    def add(self, offset: int, said: AssistantMessage | Thinking | ToolCall | ProviderPart) -> None:
         match said:
             case AssistantMessage(message=text):
-                self._assistant.say(text)
+                self._assistant.say(text, said.content_index, said.provider_data)
             case Thinking():
                 self._assistant.think(said)
+            case ProviderPart():
+                self._assistant.keep(said)
             case ToolCall(tool_call_id=tool_id):
                 self._assistant.call(tool_id, said.tool_name, said.payload, said.provider_data)
                 self._calls.setdefault(tool_id, []).append(offset)
@@ -270,43 +289,83 @@ class _Exchange:
 
 
 class _Assistant:
-    """The parts of an assistant message, as they gather."""
+    """The parts of an assistant message, as they gather. With a provider, they keep that provider's order."""
 
-    __slots__ = ("_parts", "_text", "_thinking")
+    __slots__ = ("_parts", "_provider", "_text", "_text_data", "_text_index", "_thinking")
 
-    def __init__(self) -> None:
+    def __init__(self, provider: Provider | None = None) -> None:
+        self._provider = provider
         self._thinking: list[Fields] = []
         self._parts: list[Fields] = []
         # The pieces of the last text, joined once: appending piece by piece would copy a long stream over and over.
         self._text: list[str] = []
+        self._text_index: int | None = None
+        self._text_data: Mapping[Provider, Any] | None = None
 
     def think(self, thinking: Thinking) -> None:
-        if not thinking.redacted and not (thinking.text and thinking.signature):
+        kept = thinking.redacted or (thinking.signature and (thinking.text or self._provider))
+        if not kept and thinking.provider_data is None:
             return
-        self._thinking.append(
-            {
-                "type": "thinking",
-                "text": "" if thinking.redacted else thinking.text,
-                "signature": "" if thinking.redacted else thinking.signature,
-                "redacted": thinking.redacted or None,
-                "index": thinking.content_index,
-                "final": thinking.final,
-            }
+        part = {
+            "type": "thinking",
+            "text": "" if thinking.redacted else thinking.text,
+            "signature": "" if thinking.redacted else thinking.signature,
+            "redacted": thinking.redacted or None,
+            "index": thinking.content_index,
+            "final": thinking.final,
+        }
+        if self._provider:
+            self._end_text()
+            self._parts.append(_with(part, thinking.provider_data))
+        else:
+            self._thinking.append(_with(part, thinking.provider_data))
+
+    def say(
+        self, text: str, index: int | None = None, provider_data: Mapping[Provider, Any] | None = None
+    ) -> None:
+        if not text and provider_data is None:
+            return
+        if index != self._text_index:
+            self._end_text()
+            self._text_index = index
+        self._text.append(text)
+        if provider_data is not None:
+            self._text_data = {**(self._text_data or {}), **provider_data}
+
+    def call(
+        self, tool_id: str, name: str, args: Any, provider_data: Mapping[Provider, Any] | None = None
+    ) -> None:
+        self._end_text()
+        self._parts.append(
+            _with({"type": "tool_use", "id": tool_id, "name": name, "input": args}, provider_data)
         )
 
-    def say(self, text: str) -> None:
-        if text:
-            self._text.append(text)
-
-    def call(self, tool_id: str, name: str, args: Any, provider_data: dict[str, Any] | None = None) -> None:
-        if self._text:
-            self._parts += _text("".join(self._text))
-            self._text.clear()
-        part = {"type": "tool_use", "id": tool_id, "name": name, "input": args}
-        self._parts.append(part if provider_data is None else {**part, "provider_data": provider_data})
+    def keep(self, block: ProviderPart) -> None:
+        if block.finished and self._provider:
+            self._end_text()
+            self._parts.append({"type": "opaque", "provider": self._provider, "content": block.content})
 
     def parts(self) -> list[Fields]:
-        return self._thinking + self._parts + _text("".join(self._text))
+        return self._thinking + self._parts + self._open_text()
+
+    def _end_text(self) -> None:
+        self._parts += self._open_text()
+        self._text.clear()
+        self._text_data = None
+
+    def _open_text(self) -> list[Fields]:
+        text = "".join(self._text)
+        if not text and self._text_data is None:
+            return []
+        return [_with({"type": "text", "text": text}, self._text_data)]
+
+
+def _with(part: Fields, provider_data: Mapping[Provider, Any] | None) -> Fields:
+    return part if provider_data is None else {**part, "provider_data": provider_data}
+
+
+def _asked(asked: UserMessage) -> list[Fields]:
+    return _text(asked.message) if asked.parts is None else [part.model_dump() for part in asked.parts]
 
 
 def _text(text: str) -> list[Fields]:
@@ -317,7 +376,10 @@ def _result(result: ToolResult) -> Fields:
     content, failed = result.result, result.error is not None
     if failed:
         content = {"error": result.error} if content is None else {"result": content, "error": result.error}
-    return {"type": "tool_result", "tool_use_id": result.tool_call_id, "content": content, "is_error": failed}
+    part = {"type": "tool_result", "tool_use_id": result.tool_call_id, "content": content, "is_error": failed}
+    if result.attachments:
+        part["attachments"] = [attachment.model_dump() for attachment in result.attachments]
+    return part
 
 
 def _late_result(event: AnyEvent) -> Fields:

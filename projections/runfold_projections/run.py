@@ -14,9 +14,12 @@ from runfold_projections.admission import Admitted
 from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
+    EventAmended,
     Phase,
     PhaseChanged,
     PlannerNote,
+    ProviderPart,
+    ResponseRecorded,
     RunCanceled,
     RunCompleted,
     RunFailed,
@@ -147,6 +150,9 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
             | ToolCall()
             | ToolResult()
             | PlannerNote()
+            | ProviderPart()
+            | ResponseRecorded()
+            | EventAmended()
         ):
             return {}
         case _:

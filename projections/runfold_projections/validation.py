@@ -22,6 +22,11 @@ Rule = Literal[
     "result-has-id",
     "result-has-call",
     "result-after-call",
+    "first-message-user",
+    "more-than-thinking",
+    "input-is-object",
+    "text-not-blank",
+    "inexpressible",
 ]
 """The rule that was broken, as a name that stays the same between versions."""
 
@@ -33,6 +38,7 @@ class Fault:
     rule: Rule
     text: str
     message_index: int | None = None
+    part_index: int | None = None
     offset: int | None = None
     tool_use_id: str | None = None
 

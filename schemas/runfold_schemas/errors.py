@@ -4,6 +4,7 @@ RunfoldError
 ├── InvalidEventError        the event breaks the contract; sending it again cannot help
 │   └── EventTooLargeError
 ├── InvalidIdError           an id is empty or too long for a topic name
+├── InexpressibleError       a provider's request has no form for a part of the ledger
 ├── UndecodableError         bytes on a topic are not an event
 ├── RunNotFoundError
 ├── RunConflictError         the run belongs to another agent
@@ -51,6 +52,17 @@ class InvalidIdError(RunfoldError):
         super().__init__(message)
         self.name = name
         self.value = value
+
+
+class InexpressibleError(RunfoldError):
+    """A part that `provider` cannot be told. Encoding with `lossy="drop"` leaves it out and says so."""
+
+    def __init__(self, provider: str, reason: str, *, message_index: int, part_index: int) -> None:
+        super().__init__(f"{provider} cannot express part {part_index} of message {message_index}: {reason}")
+        self.provider = provider
+        self.reason = reason
+        self.message_index = message_index
+        self.part_index = part_index
 
 
 class UndecodableError(RunfoldError):

@@ -5,9 +5,11 @@ names of kinds and data fields are Goa-AI's memory events where it has them. Unk
 older reader passes a newer writer's event on unharmed.
 """
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from runfold_schemas.messages import Base64, DocumentPart, ImagePart, Provider, ProviderData, UserPart
 
 EventId = Annotated[
     str, StringConstraints(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
@@ -15,9 +17,6 @@ EventId = Annotated[
 """A UUID in lower case; publishers choose a UUIDv7."""
 
 Id = Annotated[str, StringConstraints(min_length=1, max_length=100)]
-Base64 = Annotated[
-    str, StringConstraints(pattern=r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")
-]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 """Bounded, so that sums of them stay within what JSON's readers take."""
 
@@ -42,13 +41,20 @@ class UserMessage(Data):
 
     message: str
     structured: Any = None
+    parts: tuple[UserPart, ...] | None = None
+    """The message as the model gets it, where it is more than a text; `message` is then for people to read."""
 
 
 class AssistantMessage(Data):
-    """Text of the model. Deltas of a stream are events of this kind too: adjacent texts join."""
+    """Text of the model. Deltas of a stream are events of this kind too: adjacent texts join.
+
+    Texts with different `content_index` are blocks of their own and do not.
+    """
 
     message: str
     structured: Any = None
+    content_index: int | None = None
+    provider_data: ProviderData = None
 
 
 class Thinking(Data):
@@ -59,6 +65,7 @@ class Thinking(Data):
     redacted: Base64 | None = None
     content_index: int = 0
     final: bool = False
+    provider_data: ProviderData = None
 
 
 class ToolCall(Data):
@@ -68,8 +75,7 @@ class ToolCall(Data):
     tool_name: str
     payload: Any = None
     parent_tool_call_id: str | None = None
-    provider_data: dict[str, Any] | None = None
-    """What only its provider understands, handed back to it alone: the exact text of the arguments, a signature."""
+    provider_data: ProviderData = None
 
 
 class ToolResult(Data):
@@ -81,6 +87,7 @@ class ToolResult(Data):
     error: Any = None
     duration_ms: Annotated[float, Field(ge=0)] | None = None
     parent_tool_call_id: str | None = None
+    attachments: tuple[ImagePart | DocumentPart, ...] = ()
 
 
 class PlannerNote(Data):
@@ -97,6 +104,63 @@ class TokenUsage(Data):
     output_tokens: Count = 0
     cache_read_tokens: Count = 0
     cache_write_tokens: Count = 0
+
+
+class ProviderPart(Data):
+    """A block of a response that has no word here, as it came. One that is not `finished` is no part of the ledger."""
+
+    content: Any
+    content_index: int = 0
+    finished: bool = True
+
+
+class ResponseRecorded(Data):
+    """The end of a model's response, whose parts are the events with the same `message_id` before this one."""
+
+    model: str | None = None
+    stop_reason: str | None = None
+    """In the provider's word."""
+    finished: bool = True
+    """False where the response broke off: what arrived is in the log."""
+    faults: tuple[str, ...] = ()
+    """What was wrong with it, a sentence each."""
+
+
+class StandIn(BaseModel):
+    """Another event in the place of one in the log: its kind and its data."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["system_message", "user_message", "assistant_message", "tool_call"]
+    data: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        self.said()
+        return self
+
+    def said(self) -> "SystemMessage | UserMessage | AssistantMessage | ToolCall":
+        match self.type:
+            case "system_message":
+                return SystemMessage.model_validate(self.data)
+            case "user_message":
+                return UserMessage.model_validate(self.data)
+            case "assistant_message":
+                return AssistantMessage.model_validate(self.data)
+            case "tool_call":
+                return ToolCall.model_validate(self.data)
+
+
+class EventAmended(Data):
+    """In the ledger the event at `offset` stands as `stand_ins`; with none of them it is left out. The log keeps it.
+
+    This is how a ledger is repaired that no provider accepts. The last amendment of an offset counts, and what is amended
+    is an event as it was published, never an amendment.
+    """
+
+    offset: Count
+    stand_ins: tuple[StandIn, ...] = ()
+    reason: str
 
 
 class RunOpened(Data):
@@ -162,6 +226,8 @@ class Event(BaseModel, Generic[DataT]):
     labels: dict[str, str] = Field(default_factory=dict)
     message_id: str | None = None
     """The provider's id of the assistant message that this event is a part of."""
+    provider: Provider | None = None
+    """Whose response this event was recorded from; such a message keeps the provider's order of parts."""
     expected_offset: Annotated[int, Field(ge=-1)] | None = None
     """Accept this event only if the last accepted event is at this offset (-1: there is none)."""
 
@@ -196,6 +262,18 @@ class PlannerNoteEvent(Event[PlannerNote]):
 
 class TokenUsageEvent(Event[TokenUsage]):
     type: Literal["token_usage"]
+
+
+class ProviderPartEvent(Event[ProviderPart]):
+    type: Literal["provider_part"]
+
+
+class ResponseRecordedEvent(Event[ResponseRecorded]):
+    type: Literal["response_recorded"]
+
+
+class EventAmendedEvent(Event[EventAmended]):
+    type: Literal["event_amended"]
 
 
 class RunOpenedEvent(Event[RunOpened]):
@@ -243,6 +321,9 @@ AnyEvent = (
     | ToolResultEvent
     | PlannerNoteEvent
     | TokenUsageEvent
+    | ProviderPartEvent
+    | ResponseRecordedEvent
+    | EventAmendedEvent
     | RunOpenedEvent
     | RunStartedEvent
     | RunPausedEvent

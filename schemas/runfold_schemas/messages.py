@@ -1,17 +1,34 @@
 """What a ledger holds: messages of ordered parts, in the form that is nobody's and every provider's."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 Role = Literal["system", "user", "assistant"]
 
+Provider = Literal["bedrock", "anthropic", "openai-chat", "openai-responses", "gemini"]
+"""A model provider's request and response format, by the name that it has everywhere here."""
 
-class _Value(BaseModel):
+Base64 = Annotated[
+    str, StringConstraints(pattern=r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")
+]
+
+
+def _absent(value: Any) -> bool:
+    return value is None
+
+
+ProviderData = Annotated[dict[Provider, dict[str, Any]] | None, Field(exclude_if=_absent)]
+"""What only one provider understands, under that provider's name, handed back to it alone: a signature, the exact text
+of the arguments, the id of a reasoning item.
+"""
+
+
+class _Part(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class ThinkingPart(_Value):
+class ThinkingPart(_Part):
     """A provider's reasoning: text with the provider's signature over it, or bytes that only the provider can read."""
 
     type: Literal["thinking"] = "thinking"
@@ -21,36 +38,85 @@ class ThinkingPart(_Value):
     """Base64; where it is there, text and signature are empty."""
     index: int = 0
     final: bool = False
+    provider_data: ProviderData = None
 
 
-class TextPart(_Value):
+class TextPart(_Part):
     type: Literal["text"] = "text"
     text: str
+    provider_data: ProviderData = None
 
 
-class ToolUsePart(_Value):
+class ToolUsePart(_Part):
     """The assistant asks for a tool. `id` is unique within its message only: real conversations repeat ids."""
 
     type: Literal["tool_use"] = "tool_use"
     id: str
     name: str
     input: Any = None
-    provider_data: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)
-    """As it is on the call's event."""
+    provider_data: ProviderData = None
 
 
-class ToolResultPart(_Value):
+class _Media(_Part):
+    """Bytes, or a reference to them: exactly one of `data` and `url`."""
+
+    media_type: str = ""
+    """IANA's name, as image/png. A reference may do without."""
+    data: Annotated[Base64 | None, Field(exclude_if=_absent)] = None
+    url: Annotated[str | None, Field(exclude_if=_absent)] = None
+    """https:, s3: or gs:; which of them a provider fetches is the provider's matter."""
+    provider_data: ProviderData = None
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if (self.data is None) == (self.url is None):
+            raise ValueError("give either data or url")
+        if self.data is not None and not self.media_type:
+            raise ValueError("data needs a media_type")
+        return self
+
+
+class ImagePart(_Media):
+    type: Literal["image"] = "image"
+
+
+class DocumentPart(_Media):
+    type: Literal["document"] = "document"
+    name: str = ""
+
+
+class ToolResultPart(_Part):
     """What a tool answered, in the user message right after the message that asked."""
 
     type: Literal["tool_result"] = "tool_result"
     tool_use_id: str
     content: Any = None
     is_error: bool = False
+    attachments: Annotated[
+        tuple[ImagePart | DocumentPart, ...], Field(exclude_if=lambda value: not value)
+    ] = ()
+    """Behind the content, in this order."""
 
 
-Part = Annotated[ThinkingPart | TextPart | ToolUsePart | ToolResultPart, Field(discriminator="type")]
+class OpaquePart(_Part):
+    """A block of a provider's response that has no word here. It goes back to that provider as it came, and to no other."""
+
+    type: Literal["opaque"] = "opaque"
+    provider: Provider
+    content: Any
 
 
-class Message(_Value):
+Part = Annotated[
+    ThinkingPart | TextPart | ToolUsePart | ToolResultPart | ImagePart | DocumentPart | OpaquePart,
+    Field(discriminator="type"),
+]
+
+UserPart = Annotated[TextPart | ImagePart | DocumentPart, Field(discriminator="type")]
+"""What a user may say in one message."""
+
+PROVIDERS: Final[tuple[Provider, ...]] = ("bedrock", "anthropic", "openai-chat", "openai-responses", "gemini")
+
+
+class Message(_Part):
     role: Role
     parts: tuple[Part, ...]

@@ -1,0 +1,253 @@
+"""What a provider's response becomes: events in the provider's order, from a whole response or from its stream.
+
+A provider's module translates its vocabulary into the calls of `Blocks`, and nothing that comes from a provider raises
+here: what is unknown is kept as it is, what is wrong is a fault on the response's last event. A block becomes an event when
+it is complete; one that the stream broke off becomes what it can be without breaking the ledger.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from runfold_schemas.events import (
+    AssistantMessage,
+    Data,
+    ProviderPart,
+    ResponseRecorded,
+    Thinking,
+    TokenUsage,
+    ToolCall,
+)
+from runfold_schemas.messages import Provider
+
+
+class Recorder(Protocol):
+    """Makes events of one response of one provider. Use a new one for each response."""
+
+    blocks: "Blocks"
+    """What has arrived. `blocks.end()` gives the last events of a stream, also of one that broke off."""
+
+    def response(self, response: Any) -> Sequence[Data]:
+        """The events of a whole response to its end, given as the SDK's object or as decoded JSON."""
+
+    def feed(self, chunk: Any) -> Sequence[Data]:
+        """Takes the next chunk of a stream and gives the blocks that it completes."""
+
+
+@dataclass(slots=True)
+class _Block:
+    kind: Literal["text", "thinking", "call", "other"]
+    index: int
+    pieces: list[str] = field(default_factory=list)
+    signature: str = ""
+    redacted: str | None = None
+    tool_id: str = ""
+    name: str = ""
+    arguments: Any = None
+    """Decoded already, where the provider sends them so; else they are in `pieces`."""
+    content: Any = None
+    data: dict[str, Any] = field(default_factory=dict)
+    """For the provider alone."""
+
+
+class Blocks:
+    """The blocks of a response while they arrive. Keys are the provider's: an index, or an id."""
+
+    def __init__(
+        self, provider: Provider, *, tool_names: Mapping[str, str] | None = None, has_ids: bool = True
+    ) -> None:
+        """`tool_names` is `Encoded.tool_names` of the request; `has_ids` says whether the provider's calls have ids."""
+        self.provider: Provider = provider
+        self._has_ids = has_ids
+        self.message_id: str | None = None
+        """The provider's id of the response, if it has said one."""
+        self.model: str | None = None
+        self.stop_reason: str | None = None
+        self.faults: list[str] = []
+        self._tool_names = tool_names or {}
+        self._open: dict[Any, _Block] = {}
+        self._count = 0
+        self._tool_ids: set[str] = set()
+        self._usage: TokenUsage | None = None
+
+    def text(self, key: Any, text: str, **data: Any) -> None:
+        """More text of block `key`, which begins here if it is new. `data` is for the provider alone."""
+        block = self._block(key, "text")
+        block.pieces.append(text)
+        block.data.update(data)
+
+    def thinking(
+        self, key: Any, text: str = "", *, signature: str = "", redacted: str | None = None, **data: Any
+    ) -> None:
+        """More thinking; a signature grows as the text does. `redacted` is base64."""
+        block = self._block(key, "thinking")
+        block.pieces.append(text)
+        block.signature += signature
+        block.redacted = redacted or block.redacted
+        block.data.update(data)
+
+    def call(self, key: Any, *, tool_id: str | None, name: str | None, **data: Any) -> None:
+        """A call of a tool begins, or says more of itself."""
+        block = self._block(key, "call")
+        block.tool_id = tool_id or block.tool_id
+        block.name = name or block.name
+        block.data.update(data)
+
+    def arguments_text(self, key: Any, piece: str) -> None:
+        """More of the JSON text of a call's arguments."""
+        self._block(key, "call").pieces.append(piece)
+
+    def arguments(self, key: Any, arguments: Any) -> None:
+        """A call's arguments, decoded."""
+        self._block(key, "call").arguments = arguments
+
+    def other(self, key: Any, content: Any) -> None:
+        """A block that has no word here."""
+        self._block(key, "other").content = content
+
+    def usage(self, **tokens: Any) -> None:
+        """What the response cost so far; later figures replace earlier ones."""
+        known = self._usage.model_dump(exclude_unset=True) if self._usage else {}
+        counted = {name: count for name, count in tokens.items() if isinstance(count, int) and count >= 0}
+        self._usage = TokenUsage.model_validate({**known, **counted})
+
+    def fault(self, text: str) -> None:
+        self.faults.append(text)
+
+    def is_open(self, key: Any) -> bool:
+        return key in self._open
+
+    def close(self, key: Any) -> list[Data]:
+        """Block `key` is complete: its event. Nothing if it is not open."""
+        block = self._open.pop(key, None)
+        return [] if block is None else self._event(block)
+
+    def close_all(self) -> list[Data]:
+        """Every open block is complete, in the order in which they began."""
+        return [data for key in list(self._open) for data in self.close(key)]
+
+    def partial(self) -> list[Data]:
+        """The text that has arrived and is no event yet, so that who follows the run sees it grow."""
+        events: list[Data] = []
+        for block in self._open.values():
+            if block.kind == "text" and block.pieces and "".join(block.pieces):
+                events.append(AssistantMessage(message="".join(block.pieces), content_index=block.index))
+                block.pieces.clear()
+        return events
+
+    def end(self, *, finished: bool = True) -> list[Data]:
+        """The response has ended, or broken off: what is left of its blocks, what it cost, and its last event."""
+        events = self.close_all() if finished else self._broken_off()
+        if self._usage is not None:
+            events.append(self._usage.model_copy(update={"model": self.model}) if self.model else self._usage)
+        end = {"model": self.model, "stop_reason": self.stop_reason, "faults": tuple(self.faults)}
+        given = {name: value for name, value in end.items() if value}
+        events.append(ResponseRecorded(**given) if finished else ResponseRecorded(**given, finished=False))
+        return events
+
+    def _block(self, key: Any, kind: Literal["text", "thinking", "call", "other"]) -> _Block:
+        block = self._open.get(key)
+        if block is None:
+            block = self._open[key] = _Block(kind, self._count)
+            self._count += 1
+        return block
+
+    def _event(self, block: _Block) -> list[Data]:
+        match block.kind:
+            case "text":
+                return self._text(block)
+            case "thinking":
+                return [self._thinking(block)]
+            case "call":
+                return [self._call(block)]
+            case "other":
+                return [ProviderPart(content=block.content, content_index=block.index)]
+
+    def _broken_off(self) -> list[Data]:
+        events: list[Data] = []
+        for block in self._open.values():
+            match block.kind:
+                case "text":
+                    events += self._text(block)
+                case "thinking":
+                    # Not signed, so no part of the ledger.
+                    events.append(Thinking(text="".join(block.pieces), content_index=block.index))
+                case "call":
+                    self.fault(f"the call of {block.name!r} broke off in its arguments")
+                    content = {"tool_call_id": block.tool_id, "tool_name": block.name}
+                    content["arguments"] = "".join(block.pieces)
+                    events.append(ProviderPart(content=content, content_index=block.index, finished=False))
+                case "other":
+                    events.append(
+                        ProviderPart(content=block.content, content_index=block.index, finished=False)
+                    )
+        self._open.clear()
+        return events
+
+    def _text(self, block: _Block) -> list[Data]:
+        text = "".join(block.pieces)
+        if not text and not block.data:
+            return []
+        message = AssistantMessage(message=text, content_index=block.index, **self._provider_data(block))
+        return [message]
+
+    def _thinking(self, block: _Block) -> Thinking:
+        given: dict[str, Any] = {"content_index": block.index, "final": True}
+        if block.redacted:
+            given["redacted"] = block.redacted
+        else:
+            given |= {"text": "".join(block.pieces), "signature": block.signature}
+        return Thinking(**given, **self._provider_data(block))
+
+    def _call(self, block: _Block) -> ToolCall:
+        payload = block.arguments
+        if payload is None:
+            text = "".join(block.pieces)
+            payload = self._parsed(text, block)
+            if json.dumps(payload, ensure_ascii=False, separators=(",", ":")) != text:
+                block.data["arguments"] = text
+        tool_id = block.tool_id
+        if not tool_id:
+            tool_id = f"{self.message_id or 'call'}-{block.index}"
+            if self._has_ids:
+                self.fault(f"the call of {block.name!r} has no id: it got {tool_id!r}")
+        elif tool_id in self._tool_ids:
+            self.fault(f"two calls have the id {tool_id!r}")
+        self._tool_ids.add(tool_id)
+        return ToolCall(
+            tool_call_id=tool_id,
+            tool_name=self._tool_names.get(block.name, block.name),
+            payload=payload,
+            **self._provider_data(block),
+        )
+
+    def _parsed(self, text: str, block: _Block) -> Any:
+        try:
+            return json.loads(text) if text else {}
+        except ValueError:
+            self.fault(f"the arguments of {block.name!r} are no JSON")
+            return text
+
+    def _provider_data(self, block: _Block) -> dict[str, Any]:
+        return {"provider_data": {self.provider: block.data}} if block.data else {}
+
+
+def get(value: Any, *names: str) -> Any:
+    """The first of these members that is there and not null, of an SDK's object or of decoded JSON."""
+    for name in names:
+        found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+        if found is not None:
+            return found
+    return None
+
+
+def plain(value: Any) -> Any:
+    """An SDK's object as decoded JSON; what is JSON already, as it is."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    if isinstance(value, Mapping):
+        return {str(name): plain(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(member) for member in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
