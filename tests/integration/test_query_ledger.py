@@ -209,6 +209,12 @@ async def test_new_messages_stand_behind_the_ledger_and_are_checked_with_it(
         await client.post(path, params={"validate": "strict"}, json={"messages": [result.model_dump()]})
     ).json()
     wrong = await client.post(path, json={"messages": [{"role": "robot", "parts": []}]})
+    call = {"type": "tool_use", "id": "c", "name": "t", "input": float("nan")}
+    no_json = await client.post(
+        path,
+        content=json.dumps({"messages": [{"role": "assistant", "parts": [call]}]}),
+        headers={"Content-Type": "application/json"},
+    )
 
     assert [fault["rule"] for fault in alone["faults"]] == ["call-has-result"]
     assert both["faults"] == []
@@ -216,6 +222,8 @@ async def test_new_messages_stand_behind_the_ledger_and_are_checked_with_it(
     assert len(await ledger(client, run)) == 2
     assert wrong.status_code == 422
     assert wrong.json()["field"] == "messages.0.role"
+    assert no_json.status_code == 422
+    assert no_json.json()["field"] == "messages"
 
 
 async def test_bedrock_asks_for_thinking_first_only_with_thinking_on(
