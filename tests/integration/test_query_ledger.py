@@ -13,6 +13,7 @@ import pytest
 from tests.querying import Projected, projected, query
 
 from runfold import AssistantMessage, Message, Run, SystemMessage, Thinking, ToolCall, ToolResult, UserMessage
+from runfold.query import checkpoints
 from runfold.query.faults import Validation
 from runfold.settings import Settings
 from runfold_projections.ledger import build_messages_from_events
@@ -159,9 +160,14 @@ async def test_what_was_published_is_in_the_ledger_at_once(client: httpx.AsyncCl
         assert len(await ledger(client, run, min_offset=position.offset)) == number + 1
 
 
+@pytest.mark.parametrize("events_at_once_bytes", [10_000_000, 5_000, 300])
 async def test_a_ledger_that_grows_is_at_each_step_that_of_the_log(
-    client: httpx.AsyncClient, stored: Projected
+    client: httpx.AsyncClient,
+    stored: Projected,
+    monkeypatch: pytest.MonkeyPatch,
+    events_at_once_bytes: int,
 ):
+    monkeypatch.setattr(checkpoints, "KEPT_BYTES_MAX", events_at_once_bytes)
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
