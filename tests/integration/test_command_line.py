@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -154,6 +155,6 @@ async def ending(process: asyncio.subprocess.Process) -> Ended:
 
 async def handles(pid: int, number: signal.Signals) -> bool:
     """Whether the process has a handler of its own for the signal."""
-    with open(f"/proc/{pid}/status") as status:
-        caught = next(line for line in status if line.startswith("SigCgt")).split()[1]
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    caught = next(line for line in status if line.startswith("SigCgt")).split()[1]
     return bool(int(caught, 16) >> (number - 1) & 1)

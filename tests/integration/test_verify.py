@@ -19,7 +19,7 @@ class Projected(NamedTuple):
     runs: Any
 
     async def differences(self) -> set[str]:
-        return {one.kind for one in await self.stored.differences()}
+        return {one.kind for one in await self.stored.differences(wait_seconds=0)}
 
 
 @pytest.fixture
