@@ -13,7 +13,7 @@ from runfold.store.database import connect
 from runfold.store.generations import Generations
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunStore
-from runfold.verify import Difference, verify
+from runfold.verify import WAIT_SECONDS, Difference, verify
 
 
 def projector(settings: Settings, log: Path, *, worker_id: str = "") -> Service:
@@ -61,8 +61,9 @@ class Projections:
     async def end(self, log_id: str) -> int:
         return await self.pages.end(log_id)
 
-    async def differences(self) -> list[Difference]:
-        return [one async for _, found in verify(self.settings.log(), self.pages, self.runs) for one in found]
+    async def differences(self, *, wait_seconds: float = WAIT_SECONDS) -> list[Difference]:
+        compared = verify(self.settings.log(), self.pages, self.runs, wait_seconds=wait_seconds)
+        return [one async for _, found in compared for one in found]
 
 
 @asynccontextmanager

@@ -17,8 +17,10 @@ Outcome = Literal["accepted", "duplicate", "rejected", "late", "undecodable"]
 COUNTING: Final[frozenset[Outcome]] = frozenset({"accepted", "late"})
 """The outcomes with which an event is part of the run's history."""
 
-_TERMINAL = frozenset({"run_completed", "run_failed", "run_canceled"})
-_LIFECYCLE = _TERMINAL | {"run_opened", "run_started", "run_paused", "run_resumed", "phase_changed"}
+ENDINGS: Final = frozenset({"run_completed", "run_failed", "run_canceled"})
+"""The types of the events that end a run, where they are accepted."""
+
+_LIFECYCLE = ENDINGS | {"run_opened", "run_started", "run_paused", "run_resumed", "phase_changed"}
 
 
 class Admitted(NamedTuple):
@@ -93,6 +95,6 @@ class Admission:
             if self.opened:
                 return "the run is open already"
             self.opened = True
-        if change in _TERMINAL:
+        if change in ENDINGS:
             self.ended = True
         return ""

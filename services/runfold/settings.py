@@ -1,8 +1,9 @@
 """Every setting of the services, with its default; the environment overrides (`RUNFOLD_KAFKA`, `RUNFOLD_MONGO`, ...)."""
 
+import re
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from runfold.log.settings import LogSettings
@@ -49,6 +50,13 @@ class Settings(BaseSettings):
         10.0, description="how long the old generation stays after a rebuild was switched to"
     )
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+
+    @field_validator("mongo")
+    @classmethod
+    def _names_a_host(cls, value: str) -> str:
+        if not re.match(r"mongodb(\+srv)?://[^/?]", value):
+            raise ValueError("a connection string begins with mongodb:// or mongodb+srv:// and a host")
+        return value
 
     def log(self, source: str = "runfold") -> LogSettings:
         """The part of the settings that speaks about the log."""

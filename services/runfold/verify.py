@@ -19,7 +19,7 @@ from runfold_projections.admission import Admission, Admitted
 from runfold_projections.run import RunRecord, fold
 from runfold_schemas.codec import Record
 
-_WAIT_SECONDS = 5.0
+WAIT_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 
 
@@ -33,17 +33,24 @@ class Difference(NamedTuple):
 
 
 async def verify(
-    log: LogSettings, pages: PageStore, runs: RunStore, *, run_id: str | None = None
+    log: LogSettings,
+    pages: PageStore,
+    runs: RunStore,
+    *,
+    run_id: str | None = None,
+    wait_seconds: float = WAIT_SECONDS,
 ) -> AsyncIterator[tuple[str, list[Difference]]]:
     """Every run (or the one named) with its differences, none for a run that is right.
 
-    A run's end is taken first and its projection given 5 s to reach it, so a projector may work meanwhile.
+    The ends of all runs are taken first and their projections given `wait_seconds` to reach them, so a projector may work
+    meanwhile.
     """
     async with LogEnds.connect(log) as ends:
         topics = {
             name: life for name, life in (await ends.run_topics()).items() if run_id in (None, life.run_id)
         }
         end_of = await ends.ends(topics)
+    deadline = asyncio.get_running_loop().time() + wait_seconds
     logs = set()
     for topic, life in sorted(topics.items()):
         state = await runs.get(life.run_id)
@@ -62,7 +69,7 @@ async def verify(
                 ],
             )
             continue
-        state = await _settled(runs, state, end_of[topic])
+        state = await _settled(runs, state, end_of[topic], deadline=deadline)
         admission = Admission(life.run_id)
         admitted = [
             admission.admit(record) async for batch in read(log, topic, end=end_of[topic]) for record in batch
@@ -96,8 +103,7 @@ def _differences(
     return [Difference(state.run_id, kind, detail, offset) for kind, detail, offset in faults]
 
 
-async def _settled(runs: RunStore, state: RunState, end: int) -> RunState:
-    deadline = asyncio.get_running_loop().time() + _WAIT_SECONDS
+async def _settled(runs: RunStore, state: RunState, end: int, *, deadline: float) -> RunState:
     while state.record.next_offset < end and asyncio.get_running_loop().time() < deadline:
         await asyncio.sleep(_LOOK_SECONDS)
         state = await runs.get(state.run_id) or state

@@ -124,9 +124,12 @@ async def serve(app: FastAPI, *, host: str, port: int) -> None:
     try:
         await asyncio.shield(serving)
     except asyncio.CancelledError:
-        # A cancelled server would leave its requests and its lifespan where they are.
+        # A cancelled server would leave its requests and its lifespan where they are. One that is still starting looks
+        # at nothing else than its cancellation.
         server.should_exit = True
-        await serving
+        if not server.started:
+            serving.cancel()
+        await asyncio.wait([serving])
         raise
 
 

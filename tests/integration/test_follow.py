@@ -180,6 +180,24 @@ async def test_many_followers_share_one_tail_that_lets_go_when_they_leave(
     assert got == [run.run_id for run in runs for _ in range(10)]
 
 
+async def test_followers_who_are_up_to_date_read_nothing_but_the_tail(
+    client: httpx.AsyncClient, reading: Reading, stored: Projected, monkeypatch: pytest.MonkeyPatch
+):
+    run = await stored.run()
+
+    async with AsyncExitStack() as stack:
+        followers = [await following(stack, client, run) for _ in range(10)]
+        for follower in followers:
+            await follower.take(1)
+        monkeypatch.delattr(type(reading.runs), "history")
+        monkeypatch.delattr(type(reading.runs), "standing")
+        for number in range(5):
+            await run.publish(PlannerNote(note=str(number)))
+        got = [[event.id for event in await follower.take(5)] for follower in followers]
+
+    assert got == [[1, 2, 3, 4, 5]] * 10
+
+
 async def test_a_slow_follower_reads_the_history_again_and_misses_nothing(
     reading: Reading, stored: Projected
 ):

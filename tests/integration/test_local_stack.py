@@ -37,9 +37,12 @@ from runfold.local.supervisor import keep_up
 DEADLINE_SECONDS = 30
 
 OWNER = """
-import asyncio, json, sys
+import asyncio, json, signal, sys
 from pathlib import Path
 from runfold.local import LocalStack
+
+# A test run that was started in the background of a shell hands down that SIGINT is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def main():
     async with LocalStack(data_dir=Path(sys.argv[1])) as stack:
@@ -107,7 +110,8 @@ async def test_ctrl_c_stops_the_servers_in_order(tmp_path):
         pids = json.loads(await owner.stdout.readline())
 
     owner.send_signal(signal.SIGINT)
-    await owner.communicate()
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await owner.communicate()
 
     assert not any(alive(pid) for pid in pids)
     assert (tmp_path / "kafka" / ".kafka_cleanshutdown").exists()

@@ -13,6 +13,7 @@ import pytest
 from tests.querying import Projected, projected, query
 
 from runfold import AssistantMessage, Message, Run, SystemMessage, Thinking, ToolCall, ToolResult, UserMessage
+from runfold.query import checkpoints
 from runfold.query.faults import Validation
 from runfold.settings import Settings
 from runfold_projections.ledger import build_messages_from_events
@@ -159,9 +160,14 @@ async def test_what_was_published_is_in_the_ledger_at_once(client: httpx.AsyncCl
         assert len(await ledger(client, run, min_offset=position.offset)) == number + 1
 
 
+@pytest.mark.parametrize("events_at_once_bytes", [10_000_000, 5_000, 300])
 async def test_a_ledger_that_grows_is_at_each_step_that_of_the_log(
-    client: httpx.AsyncClient, stored: Projected
+    client: httpx.AsyncClient,
+    stored: Projected,
+    monkeypatch: pytest.MonkeyPatch,
+    events_at_once_bytes: int,
 ):
+    monkeypatch.setattr(checkpoints, "KEPT_BYTES_MAX", events_at_once_bytes)
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -209,6 +215,12 @@ async def test_new_messages_stand_behind_the_ledger_and_are_checked_with_it(
         await client.post(path, params={"validate": "strict"}, json={"messages": [result.model_dump()]})
     ).json()
     wrong = await client.post(path, json={"messages": [{"role": "robot", "parts": []}]})
+    call = {"type": "tool_use", "id": "c", "name": "t", "input": float("nan")}
+    no_json = await client.post(
+        path,
+        content=json.dumps({"messages": [{"role": "assistant", "parts": [call]}]}),
+        headers={"Content-Type": "application/json"},
+    )
 
     assert [fault["rule"] for fault in alone["faults"]] == ["call-has-result"]
     assert both["faults"] == []
@@ -216,6 +228,8 @@ async def test_new_messages_stand_behind_the_ledger_and_are_checked_with_it(
     assert len(await ledger(client, run)) == 2
     assert wrong.status_code == 422
     assert wrong.json()["field"] == "messages.0.role"
+    assert no_json.status_code == 422
+    assert no_json.json()["field"] == "messages"
 
 
 async def test_bedrock_asks_for_thinking_first_only_with_thinking_on(

@@ -1,11 +1,13 @@
 """`runfold`: the commands, and how an error is told."""
 
 import asyncio
+import logging
 import re
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,12 +15,6 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from runfold.cli import demo as demo_command
-from runfold.cli import dev as dev_command
-from runfold.cli import rebuild as rebuild_command
-from runfold.cli import replay as replay_command
-from runfold.cli import serve as serve_command
-from runfold.cli import verify as verify_command
 from runfold.settings import Settings
 from runfold_schemas.codec import first_fault
 from runfold_schemas.errors import RunfoldError
@@ -56,7 +52,7 @@ def serve(
     part: Annotated[Part, typer.Argument(help="Which service to run.")], host: Host = None, port: Port = None
 ) -> None:
     """Run one service until it is told to stop. The projector's health is on the port after --port."""
-    _run(serve_command.serve(part.value, _settings(host=host, port=port)))
+    _run(_command("serve")(part.value, _settings(host=host, port=port)))
 
 
 @app.command()
@@ -69,13 +65,13 @@ def dev(
     mongo_port: Annotated[int, typer.Option(help="Port of MongoDB.")] = 27017,
 ) -> None:
     """Keep the whole stack up on this machine, without Docker: Kafka, MongoDB, the API and a projector."""
-    _run(dev_command.dev(data, port=port, kafka_port=kafka_port, mongo_port=mongo_port))
+    _run(_command("dev")(data, port=port, kafka_port=kafka_port, mongo_port=mongo_port))
 
 
 @app.command()
 def demo() -> None:
     """Publish a run, rebuild its ledger, throw the projections away, replay the log, and compare."""
-    _run(demo_command.demo())
+    _run(_command("demo")())
 
 
 @app.command()
@@ -84,13 +80,13 @@ def replay(
     raw: Annotated[bool, typer.Option("--json", help="Print the ledger as JSON.")] = False,
 ) -> None:
     """Rebuild one run from the log alone and print its record and its ledger. MongoDB is not asked."""
-    _run(replay_command.replay(run_id, _settings(), as_json=raw))
+    _run(_command("replay")(run_id, _settings(), as_json=raw))
 
 
 @app.command()
 def rebuild() -> None:
     """Rebuild every projection from the log and switch to the new ones when they have caught up."""
-    _run(rebuild_command.rebuild(_settings()))
+    _run(_command("rebuild")(_settings()))
 
 
 @app.command()
@@ -100,7 +96,7 @@ def verify(
     ] = None,
 ) -> None:
     """Compare MongoDB with the log and name every difference. Exits with 1 if there is one."""
-    if _run(verify_command.verify(_settings(), run_id=run_id)):
+    if _run(_command("verify")(_settings(), run_id=run_id)):
         raise typer.Exit(1)
 
 
@@ -114,8 +110,9 @@ def settings() -> None:
 
 def main() -> None:
     """The program. An error that we know is one line; anything else is a defect and shows where."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of each attempt; we tell what failed
     try:
-        app(standalone_mode=True)
+        app(standalone_mode=True, prog_name="runfold")
     except* RunfoldError as group:
         _errors.print(f"[bold red]error:[/] {_first(group)}", highlight=False)
         sys.exit(1)
@@ -125,7 +122,9 @@ def _settings(**overrides: Any) -> Settings:
     try:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:
-        _errors.print(f"[bold red]error:[/] setting {first_fault(error)[1]}", highlight=False)
+        name, fault = first_fault(error)
+        fault = fault.removeprefix(f"{name}: ").removeprefix("Value error, ")
+        _errors.print(f"[bold red]error:[/] RUNFOLD_{name.upper()}: {fault}", highlight=False)
         raise typer.Exit(2) from error
 
 
@@ -136,19 +135,34 @@ def _shown(name: str, value: object) -> str:
     return re.sub(r"//[^@/]*@", "//***@", str(value))
 
 
+def _command(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """The function of the module of that name, imported when it is asked for: no command waits for what others import."""
+    command: Callable[..., Coroutine[Any, Any, Any]] = getattr(import_module(f"runfold.cli.{name}"), name)
+    return command
+
+
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs `work`; SIGTERM ends it as Ctrl-C does, so that what it started is stopped in order."""
+    """Runs `work`. SIGINT and SIGTERM cancel it, so that what it started is stopped in order, and give 130 and 143."""
+    received: list[signal.Signals] = []
 
     async def cancelable() -> T:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+        def stop(number: signal.Signals) -> None:
+            # Once: uvicorn raises the signals that it has seen a second time, which would cancel the stopping itself.
+            if not received:
+                received.append(number)
+                task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
         return await work
 
     try:
         return asyncio.run(cancelable())
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        raise typer.Exit(130) from None
+    except asyncio.CancelledError:
+        raise typer.Exit(128 + received[0]) from None
 
 
 def _first(group: BaseException) -> BaseException:

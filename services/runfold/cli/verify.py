@@ -9,6 +9,7 @@ from runfold.store.database import connect
 from runfold.store.generations import Generations
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunStore
+from runfold_schemas.errors import RunNotFoundError
 
 
 async def verify(settings: Settings, *, run_id: str | None) -> int:
@@ -30,5 +31,7 @@ async def verify(settings: Settings, *, run_id: str | None) -> int:
                 for one in found:
                     at = f" at offset {one.offset}" if one.offset is not None else ""
                     console.print(f"[red]{one.kind}[/] in run {name}{at}: {one.detail}", highlight=False)
+    if run_id is not None and not runs:
+        raise RunNotFoundError(run_id)
     console.print(f"{runs} runs compared with the log, {differences} differences")
     return differences

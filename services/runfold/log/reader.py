@@ -24,8 +24,10 @@ async def read(
     at = TopicPartition(topic, 0)
     async with _consumer(settings, topic) as consumer:
         with kafka_errors():
-            consumer.seek(at, first_offset)
             last = (await consumer.end_offsets([at]))[at]
+        # A seek while a fetch is under way costs 0.2 s, until aiokafka fetches anew: so nothing is assigned before.
+        consumer.assign([at])
+        consumer.seek(at, first_offset)
         end = last if end is None else min(end, last)
         position, deadline = first_offset, _deadline(settings)
         while position < end:
@@ -49,7 +51,6 @@ async def end_offset(settings: LogSettings, topic: str) -> int:
 @asynccontextmanager
 async def _consumer(settings: LogSettings, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
     consumer = AIOKafkaConsumer(
-        topic,
         **settings.client_options(),
         group_id=None,
         enable_auto_commit=False,
@@ -59,6 +60,8 @@ async def _consumer(settings: LogSettings, topic: str) -> AsyncIterator[AIOKafka
     try:
         with kafka_errors():
             await consumer.start()
+            # Asked for the end of a topic that it does not know, a client waits for 0.1 s.
+            await consumer._client.set_topics([topic])  # noqa: SLF001 - aiokafka shows no other way
         yield consumer
     finally:
         await stop(consumer)

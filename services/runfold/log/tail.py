@@ -22,6 +22,9 @@ _GETMANY_TIMEOUT_MS = 20
 
 _PARTITION_FETCH_BYTES = 1024 * 1024
 
+_FETCH_BYTES = 8 * 1024 * 1024
+"""Of all partitions together. What one fetch brought is unpacked in one go, 50 ms for this much, and nothing else runs."""
+
 
 class Slice(NamedTuple):
     """What one fetch brought of one partition: records in order, and the position after them."""
@@ -51,6 +54,7 @@ class Tail:
             fetch_max_wait_ms=_FETCH_WAIT_MS,
             # A larger record still comes: the broker never cuts the first batch of an answer, whatever the limit.
             max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
+            fetch_max_bytes=_FETCH_BYTES,
         )
         with kafka_errors():
             try:
@@ -79,12 +83,12 @@ class Tail:
     def __len__(self) -> int:
         return len(self._positions)
 
-    def lag(self, partition: TopicPartition) -> int | None:
-        """How many records of `partition` are still to come; None before its first fetch was answered."""
+    def end(self, partition: TopicPartition) -> int | None:
+        """The end of `partition` as its last fetch told it; None before the first one was answered."""
         if self._changed.is_set() or partition not in self._consumer.assignment():
             return None
-        end = self._consumer.highwater(partition)
-        return None if end is None else max(0, end - self._positions[partition])
+        end: int | None = self._consumer.highwater(partition)
+        return end
 
     async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         with kafka_errors():

@@ -39,6 +39,8 @@ class ActiveRun:
         )
         self.max_time = max_time
         """The latest append time in the log, milliseconds since 1970."""
+        self.stored_offset = self.record.next_offset
+        """Where its pages end, as far as this worker knows; behind `next_offset` while a write is on its way."""
         self.quiet_since = time.monotonic()
         self.bells = 0
         self.small_pages = 0
@@ -116,6 +118,7 @@ async def load(pages: PageStore, state: RunState, topic: str) -> tuple[ActiveRun
         ]
         run.record = fold(run.record, admitted).model_copy(update={"next_offset": page.next_offset})
     run.small_pages = small_pages
+    run.stored_offset = run.next_offset
     return run, run.admission.ended and not state.ended
 
 

@@ -76,7 +76,7 @@ class Worker:
         self._membership = asyncio.Lock()
         self._tasks: asyncio.TaskGroup
         self.events = 0
-        """Records folded so far."""
+        """Records folded and stored so far."""
 
     @property
     def partitions(self) -> set[int]:
@@ -185,6 +185,10 @@ class Worker:
             del self._active[run.run_id], self._by_topic[run.topic]
 
     def _feed_tail(self) -> None:
+        room = _CATCHING_UP_MAX - len(self._catching_up)
+        if room < min(len(self._backlog), _CATCHING_UP_MAX // 2):
+            # Following more gives up the fetch on its way, so a long backlog comes in large portions.
+            return
         while self._backlog and len(self._catching_up) < _CATCHING_UP_MAX:
             run = self._backlog.popleft()
             if self._active.get(run.run_id) is run:
@@ -197,25 +201,32 @@ class Worker:
         """While one batch is written, the next is fetched and folded."""
         writing: asyncio.Task[None] | None = None
         async for slices in self._tail.slices():
-            batch = self._fold(slices)
+            batch = await self._fold(slices)
             if writing is not None:
                 await writing
             writing = self._tasks.create_task(self._write(batch)) if batch else None
             await self._look_who_caught_up()
 
-    def _fold(self, slices: Sequence[Slice]) -> list[Folded]:
+    async def _fold(self, slices: Sequence[Slice]) -> list[Folded]:
+        # Whose records these are is settled now: a run that is loaded anew meanwhile begins somewhere else.
+        parts = [(part, self._by_topic.get(part.partition.topic)) for part in slices]
         batch = []
-        for part in slices:
-            run = self._by_topic.get(part.partition.topic)
+        for part, run in parts:
             if run is not None and part.next_offset > run.next_offset:
-                records = [record for record in part.records if record.offset >= run.next_offset]
+                position = run.next_offset
+                records = [record for record in part.records if record.offset >= position]
                 batch.append(run.take(records, next_offset=part.next_offset))
-                self.events += len(records)
+                # The next fetch comes in between two runs; else it would wait for all of them.
+                await asyncio.sleep(0)
         return batch
 
     async def _write(self, batch: Sequence[Folded]) -> None:
         current = [one for one in batch if self._active.get(one.run.run_id) is one.run]
         beaten = await self._writer.write(current)
+        for one in current:
+            if one.run not in beaten:
+                one.run.stored_offset = one.state.record.next_offset
+                self.events += sum(page.count for page in one.pages)
         for run in beaten:
             await self._reload(run)
         for one in current:
@@ -233,11 +244,12 @@ class Worker:
     async def _look_who_caught_up(self) -> None:
         for run_id in list(self._catching_up):
             run = self._active[run_id]
-            lag = self._tail.lag(run.at)
-            if lag is not None and lag <= _CAUGHT_UP_LAG:
-                self._catching_up.discard(run_id)
-                if not run.bells and time.time() - run.max_time / 1000 > self._settings.park_seconds:
-                    run.quiet_since = float("-inf")
+            end = self._tail.end(run.at)
+            if end is None or end - run.next_offset > (_CAUGHT_UP_LAG if run.max_time else 0):
+                continue
+            self._catching_up.discard(run_id)
+            if not run.bells and time.time() - run.max_time / 1000 > self._settings.park_seconds:
+                run.quiet_since = float("-inf")
         self._feed_tail()
 
     # Rest: parking, and the sweep for what nobody announced.
@@ -247,13 +259,15 @@ class Worker:
             await asyncio.sleep(min(_PARK_LOOK_SECONDS, self._settings.park_seconds / 4))
             before = time.monotonic() - self._settings.park_seconds
             quiet = [
-                run
-                for run in self._active.values()
-                if run.quiet_since < before and self._tail.lag(run.at) == 0
+                run for run in self._active.values() if run.quiet_since < before and self._is_stored(run)
             ]
             if quiet:
                 async with self._membership:
                     await self._park([run for run in quiet if self._active.get(run.run_id) is run])
+
+    def _is_stored(self, run: ActiveRun) -> bool:
+        end = self._tail.end(run.at)
+        return end is not None and end <= run.stored_offset
 
     async def _park(self, runs: Sequence[ActiveRun]) -> None:
         """Parks the runs, and takes back those whose log went on in the meantime. No bell comes in between."""

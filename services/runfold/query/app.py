@@ -12,27 +12,26 @@ GET  /v1/sessions/{id}/ledger    their ledgers one after the other
 import gc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 from starlette.responses import Response
 
 from runfold.query.answers import JSON, Stream, answer
-from runfold.query.as_of import AsOf
 from runfold.query.documents import EventList, LedgerAnswer, NewMessages, Problem, RunList, SessionLedger
 from runfold.query.events import events_page
-from runfold.query.faults import Validate
 from runfold.query.follow import Follower, until_failure
 from runfold.query.history import Source
 from runfold.query.ledger import run_ledger, session_ledger
 from runfold.query.parameters import (
     Cursor,
-    CutOff,
     EndOffset,
     EventsWanted,
     FirstOffset,
     From,
     LastEventId,
+    LedgerParameters,
+    LedgerWanted,
     Limit,
     MinOffset,
     RunId,
@@ -49,6 +48,17 @@ from runfold_schemas.messages import Message
 
 SOURCE_HEADER = "Runfold-Source"
 """Says where an answer was read from: `snapshot` or `log`."""
+
+
+_EVENT_STREAM: Final = {
+    "description": "Events named by their type; `id` is the offset, `data` is an event as the events route has it.",
+    "content": {
+        "text/event-stream": {
+            "schema": {"type": "string"},
+            "example": 'id: 3\nevent: user_message\ndata: {"offset": 3, "outcome": "accepted", "event": {}}\n\n',
+        }
+    },
+}
 
 
 async def run(settings: Settings) -> None:
@@ -106,7 +116,7 @@ def _add_records(routes: APIRouter, reading: Reading) -> None:
         tags=["runs"],
         summary="Read a run record",
         response_model=RunRecord,
-        responses=_problems(404, 504),
+        responses=_problems(404, 422, 504),
     )
     async def read_run(*, run_id: RunId, min_offset: MinOffset = None, source: From = "snapshot") -> Response:
         """What a run is now: agent, session, status, phase, labels, counts, token usage, error."""
@@ -148,61 +158,33 @@ def _add_ledger(routes: APIRouter, reading: Reading) -> None:
         "responses": _problems(404, 422, 504),
     }
 
-    async def ledger(
-        run_id: str,
-        *,
-        min_offset: int | None,
-        source: Source,
-        cut_off: AsOf,
-        validate: Validate | None,
-        more: Sequence[Message] = (),
-    ) -> Response:
-        # A prefix is the same whenever it is read, so it is not answered before the run has reached its end.
-        least = max((offset for offset in (min_offset, cut_off.offset) if offset is not None), default=None)
-        history = await reading.runs.history(run_id, min_offset=least, source=source)
-        end = await cut_off.end(history)
-        return _from(
-            history.source,
-            await answer(
-                run_ledger(history, end=end, checkpoints=reading.checkpoints, more=more, validate=validate)
-            ),
-        )
-
     @routes.get("/runs/{run_id:path}/ledger", summary="Read a ledger", **shown)
-    async def read_ledger(
-        *,
-        run_id: RunId,
-        cut_off: CutOff,
-        validate: Validator,
-        min_offset: MinOffset = None,
-        source: From = "snapshot",
-    ) -> Response:
+    async def read_ledger(*, run_id: RunId, wanted: LedgerWanted) -> Response:
         """The transcript of a run, exactly as it was: messages to hand back to a model provider. Large ones are streamed;
         one that breaks off did not end.
         """
-        return await ledger(run_id, min_offset=min_offset, source=source, cut_off=cut_off, validate=validate)
+        return await _ledger(reading, run_id, wanted)
 
     @routes.post("/runs/{run_id:path}/ledger", summary="Read a ledger and add new messages", **shown)
-    async def read_ledger_and_more(
-        *,
-        run_id: RunId,
-        new: NewMessages,
-        cut_off: CutOff,
-        validate: Validator,
-        min_offset: MinOffset = None,
-        source: From = "snapshot",
-    ) -> Response:
+    async def read_ledger_and_more(*, run_id: RunId, wanted: LedgerWanted, new: NewMessages) -> Response:
         """As GET, with the caller's messages at the end, so that one call makes and validates what a model is sent.
         Nothing is stored.
         """
-        return await ledger(
-            run_id,
-            min_offset=min_offset,
-            source=source,
-            cut_off=cut_off,
-            validate=validate,
-            more=new.messages,
-        )
+        return await _ledger(reading, run_id, wanted, more=new.messages)
+
+
+async def _ledger(
+    reading: Reading, run_id: str, wanted: LedgerParameters, *, more: Sequence[Message] = ()
+) -> Response:
+    # A prefix is the same whenever it is read, so it is not answered before the run has reached its end.
+    offsets = (wanted.min_offset, wanted.cut_off.offset)
+    least = max((offset for offset in offsets if offset is not None), default=None)
+    history = await reading.runs.history(run_id, min_offset=least, source=wanted.source)
+    end = await wanted.cut_off.end(history)
+    chunks = run_ledger(
+        history, end=end, checkpoints=reading.checkpoints, more=more, validate=wanted.validate
+    )
+    return _from(history.source, await answer(chunks))
 
 
 def _add_follow(routes: APIRouter, reading: Reading) -> None:
@@ -211,18 +193,7 @@ def _add_follow(routes: APIRouter, reading: Reading) -> None:
         tags=["runs"],
         summary="Follow a run",
         response_class=Response,
-        responses={
-            **_problems(404),
-            200: {
-                "description": "Events named by their type; `id` is the offset, `data` is an event as the events route has it.",
-                "content": {
-                    "text/event-stream": {
-                        "schema": {"type": "string"},
-                        "example": 'id: 3\nevent: user_message\ndata: {"offset": 3, "outcome": "accepted", "event": {}}\n\n',
-                    }
-                },
-            },
-        },
+        responses={**_problems(404, 422), 200: _EVENT_STREAM},
     )
     async def follow_run(
         *,

@@ -20,6 +20,9 @@ KEPT_BYTES_MAX: Final = 3 * 1024 * 1024
 """Of the events' JSON that is decoded at once; in memory it is five times as much. 3,000 ordinary events are 2 MB."""
 
 _CHECKPOINT_BYTES_MAX = 8 * 1024 * 1024
+_EVENTS_MAX = 20_000
+"""Between a checkpoint and the end; what is further hardly fits into a checkpoint, so that the attempt would be in vain."""
+
 _TOTAL_BYTES_MAX = 32 * 1024 * 1024
 _PORTION = 500
 """Events that are folded in one go; the loop serves others in between."""
@@ -58,18 +61,17 @@ class Checkpoints:
         """The messages of a run's first `end` offsets as members of a JSON array; None if that is too much at once."""
         key = (history.generation.name, history.log_id)
         known = self._kept.get(key, _BEGINNING)
-        checkpoint = known if known.offset <= end else _BEGINNING
-        planner = ResultPlanner()
-        events = await events_at_once(history, planner, first_offset=checkpoint.offset, end=end)
-        if events is None:
+        found = await _advance(known, history, end=end) if known.offset <= end else None
+        if found is None and known is not _BEGINNING:
+            if known.offset <= end:
+                self._drop(key)
+            found = await _advance(_BEGINNING, history, end=end)
+        if found is None:
             return None
-        if not checkpoint.holds_before(events, planner.plan()):
-            self._drop(key)
-            return await self.ledger(history, end=end)
-        following, open_members = await _continue(checkpoint, events, planner)
-        if following.offset >= known.offset:
-            self._keep(key, following)
-        return join(following.members, open_members)
+        checkpoint, open_members = found
+        if checkpoint.offset >= self._kept.get(key, _BEGINNING).offset:
+            self._keep(key, checkpoint)
+        return join(checkpoint.members, open_members)
 
     def _keep(self, key: tuple[str, str], checkpoint: Checkpoint) -> None:
         self._drop(key)
@@ -87,8 +89,10 @@ class Checkpoints:
 
 async def events_at_once(
     history: History, planner: ResultPlanner, *, first_offset: int, end: int
-) -> dict[int, AnyEvent] | None:
-    """The events that count, by offset, with their results planned; None if they are too many to hold."""
+) -> tuple[dict[int, AnyEvent], int]:
+    """The events that count, by offset, with their results planned, and where they end: before `end` if they are too many
+    to hold.
+    """
     events: dict[int, AnyEvent] = {}
     size = 0
     async for part in history.slices(first_offset=first_offset, end=end):
@@ -98,9 +102,9 @@ async def events_at_once(
                 planner.feed(one.record.offset, one.event)
                 size += len(one.record.value or b"")
         if size > KEPT_BYTES_MAX:
-            return None
+            return events, part.next_offset
         await asyncio.sleep(0)
-    return events
+    return events, end
 
 
 def members(messages: Sequence[Fields]) -> bytes:
@@ -110,6 +114,26 @@ def members(messages: Sequence[Fields]) -> bytes:
 
 def join(*parts: bytes) -> bytes:
     return b",".join(part for part in parts if part)
+
+
+async def _advance(checkpoint: Checkpoint, history: History, *, end: int) -> tuple[Checkpoint, bytes] | None:
+    """The checkpoint moved to the last message before `end`, and the members from there on.
+
+    None if the checkpoint is no longer right, or if the ledger or one of its messages is too large for this.
+    """
+    if end - checkpoint.offset > _EVENTS_MAX:
+        return None
+    while True:
+        planner = ResultPlanner()
+        events, reached = await events_at_once(history, planner, first_offset=checkpoint.offset, end=end)
+        if not checkpoint.holds_before(events, planner.plan()):
+            return None
+        following, open_members = await _continue(checkpoint, events, planner)
+        if reached == end:
+            return following, open_members
+        if following.offset == checkpoint.offset or len(following.members) > _CHECKPOINT_BYTES_MAX:
+            return None
+        checkpoint = following
 
 
 async def _continue(

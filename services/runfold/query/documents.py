@@ -1,8 +1,9 @@
 """The answers of the query routes as the OpenAPI document describes them. The routes render them by themselves."""
 
+import json
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.config import JsonDict
 
 from runfold_projections.admission import Outcome
@@ -60,6 +61,13 @@ class NewMessages(BaseModel):
     model_config = ConfigDict(json_schema_extra={"example": {"messages": [_QUESTION]}})
 
     messages: list[Message]
+
+    @field_validator("messages")
+    @classmethod
+    def _survive_json(cls, messages: list[Message]) -> list[Message]:
+        """NaN is read by many and written by us to nobody. Raises `ValueError`."""
+        json.dumps([message.model_dump() for message in messages], allow_nan=False)
+        return messages
 
 
 class SessionRun(BaseModel):

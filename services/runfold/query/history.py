@@ -17,9 +17,6 @@ from runfold_schemas.events import AnyEvent
 
 Source = Literal["snapshot", "log"]
 
-ENDINGS: Final = frozenset({"run_completed", "run_failed", "run_canceled"})
-"""The types of the events that end a run."""
-
 _PORTION: Final = 500
 _ACCEPTED: Final[tuple[Outcome, str]] = ("accepted", "")
 

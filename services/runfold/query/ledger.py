@@ -42,7 +42,8 @@ async def run_ledger(
     if isinstance(history, SnapshotHistory) and validate is None:
         known = await checkpoints.ledger(history, end=end)
         if known is not None:
-            yield join(known, members(added)) + b"]}"
+            yield join(known, members(added))
+            yield b"]}"
             return
     messages = MessageArray(validate)
     async for portion in run_messages(history, end=end):
@@ -71,8 +72,8 @@ async def session_ledger(
 async def run_messages(history: History, *, end: int) -> AsyncGenerator[list[Fields], None]:
     """The ledger of a run's first `end` offsets, in portions."""
     planner = ResultPlanner()
-    events = await events_at_once(history, planner, first_offset=0, end=end)
-    if events is None:
+    events, reached = await events_at_once(history, planner, first_offset=0, end=end)
+    if reached < end:
         async for portion in _streamed_messages(history, end=end):
             yield portion
         return

@@ -1,5 +1,6 @@
 """The parameters of the query routes, with their words in the OpenAPI document."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Header, Path, Query
@@ -140,6 +141,19 @@ RunsWanted = Annotated[RunFilter, Depends(run_filter)]
 EventsWanted = Annotated[EventFilter, Depends(event_filter)]
 CutOff = Annotated[AsOf, Depends(as_of)]
 Validator = Annotated[Validate | None, Depends(validator)]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerParameters:
+    """What can be said of a run's ledger."""
+
+    cut_off: CutOff
+    validate: Validator
+    min_offset: MinOffset = None
+    source: From = "snapshot"
+
+
+LedgerWanted = Annotated[LedgerParameters, Depends()]
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from runfold.log.reader import end_offset
 from runfold.log.settings import LogSettings
-from runfold.query.history import ENDINGS, History, LogHistory, SnapshotHistory, Source
+from runfold.query.history import History, LogHistory, SnapshotHistory, Source
 from runfold.query.lives import Lives
 from runfold.query.snapshots import Snapshot, Snapshots
 from runfold.store.runs import RunState
-from runfold_projections.admission import Admission
+from runfold_projections.admission import ENDINGS, Admission
 from runfold_projections.run import RunRecord, fold
 from runfold_schemas.catalog import Life
 from runfold_schemas.errors import NotYetVisibleError, UnavailableError

@@ -62,7 +62,10 @@ class Snapshots:
 
     async def __aenter__(self) -> Self:
         self._watching = asyncio.create_task(self._watch())
+        self._watching.add_done_callback(lambda _: self._tried.set())
         await self._tried.wait()
+        if self._watching.done():  # with an error that no other attempt would cure
+            await self._watching
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:

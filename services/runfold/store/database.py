@@ -7,10 +7,11 @@ from typing import Any
 
 from bson.codec_options import CodecOptions
 from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo import ReadPreference, WriteConcern
+from pymongo import ReadPreference, WriteConcern, errors
 from pymongo.read_concern import ReadConcern
 
 from runfold.store.unavailable import mongo_errors
+from runfold_schemas.errors import ConfigurationError
 
 CLIENT: Any = AsyncIOMotorClient
 
@@ -22,18 +23,22 @@ _TIMEOUT_MS = 3_000
 
 @asynccontextmanager
 async def connect(url: str, database: str, *, client: Any = None) -> AsyncIterator[Database]:
-    """The database for the length of the block. `client` is the driver's client class, `CLIENT` by default.
+    """The database for the length of the block. `client` is the driver's client class, `CLIENT` by default. Raises
+    `ConfigurationError` for a `url` that is none, and `UnavailableError`.
 
     Every write is acknowledged by a majority and journaled; every read is of what a majority holds, from the primary: a
     position that is read here may decide where a writer goes on.
     """
-    opened = (client or CLIENT)(
-        url,
-        serverSelectionTimeoutMS=_TIMEOUT_MS,
-        connectTimeoutMS=_TIMEOUT_MS,
-        socketTimeoutMS=30_000,
-        tz_aware=True,
-    )
+    try:
+        opened = (client or CLIENT)(
+            url,
+            serverSelectionTimeoutMS=_TIMEOUT_MS,
+            connectTimeoutMS=_TIMEOUT_MS,
+            socketTimeoutMS=30_000,
+            tz_aware=True,
+        )
+    except (errors.ConfigurationError, errors.InvalidName, ValueError) as error:
+        raise ConfigurationError(f"RUNFOLD_MONGO is no connection string: {error}") from error
     try:
         with mongo_errors():
             await opened.admin.command("ping")

@@ -72,11 +72,16 @@ class Page:
 
 def pages_of(log_id: str, admitted: Sequence[Admitted], *, first_offset: int, next_offset: int) -> list[Page]:
     """`admitted`, the records of `[first_offset, next_offset)`, cut into pages without a gap between them."""
+    frames = _frames([one.record for one in admitted])
+    if len(admitted) <= EVENTS_MAX and len(frames) <= BYTES_MAX:
+        # Frames are longer than what they hold: there is nothing to cut, and no need to measure each record.
+        return [_page(log_id, admitted, frames, first_offset=first_offset, next_offset=next_offset)]
     cuts = [0, *_cuts(admitted), len(admitted)]
     starts = [first_offset, *(admitted[cut].record.offset for cut in cuts[1:-1]), next_offset]
+    parts = [admitted[begin:end] for begin, end in pairwise(cuts)]
     return [
-        _page(log_id, admitted[begin:end], first_offset=start, next_offset=following)
-        for (begin, end), (start, following) in zip(pairwise(cuts), pairwise(starts), strict=True)
+        _page(log_id, part, _frames([one.record for one in part]), first_offset=start, next_offset=following)
+        for part, (start, following) in zip(parts, pairwise(starts), strict=True)
     ]
 
 
@@ -85,8 +90,12 @@ def unpack(body: bytes) -> list[Record]:
 
 
 def pack(records: Sequence[Record]) -> bytes:
+    return _compress(_frames(records))
+
+
+def _frames(records: Sequence[Record]) -> bytes:
     packed: bytes = msgpack.packb(records)
-    return _compress(packed)
+    return packed
 
 
 class PageStore:
@@ -248,16 +257,17 @@ def _length(record: Record) -> int:
     return length
 
 
-def _page(log_id: str, admitted: Sequence[Admitted], *, first_offset: int, next_offset: int) -> Page:
+def _page(
+    log_id: str, admitted: Sequence[Admitted], frames: bytes, *, first_offset: int, next_offset: int
+) -> Page:
     counting = [one.event for one in admitted if one.event is not None and one.outcome in COUNTING]
-    records = [one.record for one in admitted]
-    body = pack(records)
-    times = [record.log_time for record in records]
+    times = [one.record.log_time for one in admitted]
+    body = _compress(frames)
     return Page(
         log_id=log_id,
         first_offset=first_offset,
         next_offset=next_offset,
-        count=len(records),
+        count=len(admitted),
         first_time=times[0] if times else 0,
         max_time=max(times, default=0),
         counts=dict(Counter([event.type for event in counting])),

@@ -28,5 +28,10 @@ def mongo_errors() -> Iterator[None]:
     except PyMongoError as error:
         gone = isinstance(error, OperationFailure) and error.code in _CURSOR_GONE
         if gone or isinstance(error, _PASSING) or error.has_error_label("RetryableWriteError"):
-            raise UnavailableError("MongoDB", reason=str(error).split(",", maxsplit=1)[0]) from error
+            raise UnavailableError("MongoDB", reason=_first_words(error)) from error
         raise
+
+
+def _first_words(error: PyMongoError) -> str:
+    """What happened, without the driver's timeouts and its view of every server."""
+    return str(error).split(",", maxsplit=1)[0].split(" (configured timeouts", maxsplit=1)[0]

@@ -1,0 +1,160 @@
+"""The program as its users run it: how it ends when it is told to, and what it says when something is wrong."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.processes import until
+
+from runfold.local import free_port, ready_url
+
+NOBODY_LISTENS = "127.0.0.1:1"
+READY_SECONDS = 20
+END_SECONDS = 15
+
+
+class Ended(NamedTuple):
+    code: int
+    output: str
+    errors: str
+
+
+@pytest.fixture
+def environment(kafka: str, mongo: str, prefix: str, database: str) -> dict[str, str]:
+    return {
+        "RUNFOLD_KAFKA": kafka,
+        "RUNFOLD_MONGO": mongo,
+        "RUNFOLD_PREFIX": prefix,
+        "RUNFOLD_DATABASE": database,
+    }
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("part", ["api", "projector"])
+async def test_a_service_that_is_told_to_stop_stops_and_says_by_what(
+    environment: dict[str, str], part: str, number: signal.Signals, code: int
+) -> None:
+    port = free_port()
+    health = port + 1 if part == "projector" else port
+    process = await started("serve", part, "--port", str(port), **environment)
+    async with asyncio.timeout(READY_SECONDS):
+        await ready_url(f"http://127.0.0.1:{health}/health/ready")(None)
+
+    process.send_signal(number)
+
+    assert (await ending(process)).code == code
+
+
+@pytest.mark.parametrize("part", ["ingest", "query", "api", "projector"])
+async def test_a_service_stops_though_neither_kafka_nor_mongodb_has_answered(part: str) -> None:
+    process = await started(
+        "serve",
+        part,
+        f"--port={free_port()}",
+        RUNFOLD_KAFKA=NOBODY_LISTENS,
+        RUNFOLD_MONGO=f"mongodb://{NOBODY_LISTENS}",
+    )
+
+    await until(lambda: handles(process.pid, signal.SIGTERM), what="a handler of SIGTERM")
+    process.terminate()
+
+    assert (await ending(process)).code == 143
+
+
+async def test_unknown_runs_are_named(environment: dict[str, str]) -> None:
+    process = await started("serve", "projector", f"--port={free_port()}", **environment)
+    try:
+        for command in ("replay", "verify"):
+
+            async def answered(command: str = command) -> bool:
+                ended = await ending(await started(command, "no-such-run", **environment))
+                return ended.code == 1 and ended.errors.startswith("error: run 'no-such-run' does not exist")
+
+            await until(answered, what=f"the answer of {command}")
+    finally:
+        process.kill()
+        await process.communicate()
+
+
+@pytest.mark.parametrize("command", [["replay", "r"], ["verify"], ["rebuild"]])
+async def test_kafka_away_is_one_line(environment: dict[str, str], command: list[str]) -> None:
+    ended = await ending(await started(*command, **{**environment, "RUNFOLD_KAFKA": NOBODY_LISTENS}))
+
+    # An empty database has nothing to verify, and says so without asking Kafka.
+    assert ended.code == 1
+    if command != ["verify"]:
+        assert ended.errors.startswith("error: Kafka is not available")
+        assert ended.errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"RUNFOLD_MONGO": "localhost"}, "error: RUNFOLD_MONGO: a connection string begins with mongodb://"),
+        ({"RUNFOLD_MONGO": "mongodb://h:99999"}, "error: RUNFOLD_MONGO is no connection string"),
+        ({"RUNFOLD_PARK_SECONDS": "long"}, "error: RUNFOLD_PARK_SECONDS: Input should be a valid number"),
+    ],
+)
+async def test_a_wrong_setting_is_one_line_that_names_it(settings: dict[str, str], line: str) -> None:
+    ended = await ending(await started("verify", **settings))
+
+    assert ended.code in (1, 2)
+    assert ended.errors.startswith(line)
+    assert ended.errors.count("\n") == 1
+
+
+async def test_a_wrong_option_is_told_with_where_to_find_the_right_ones() -> None:
+    ended = await ending(await started("replay", "r", "--jsn"))
+
+    assert ended.code == 2
+    assert "No such option: --jsn" in ended.errors
+    assert "runfold replay -h" in ended.errors
+
+
+async def test_settings_are_listed_without_their_secrets() -> None:
+    ended = await ending(
+        await started(
+            "settings",
+            RUNFOLD_MONGO="mongodb://runfold:hush@m/?replicaSet=rs0",
+            RUNFOLD_KAFKA_OPTIONS='{"sasl_plain_password": "hush"}',
+        )
+    )
+
+    assert ended.code == 0
+    assert "RUNFOLD_MONGO=mongodb://***@m/?replicaSet=rs0" in ended.output
+    assert "hush" not in ended.output
+
+
+async def started(*arguments: str, **environment: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "runfold.cli",
+        *arguments,
+        env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1"} | environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def ending(process: asyncio.subprocess.Process) -> Ended:
+    try:
+        async with asyncio.timeout(END_SECONDS):
+            output, errors = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.communicate()
+        raise
+    assert process.returncode is not None
+    return Ended(process.returncode, output.decode(), errors.decode())
+
+
+async def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler of its own for the signal."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    caught = next(line for line in status if line.startswith("SigCgt")).split()[1]
+    return bool(int(caught, 16) >> (number - 1) & 1)
