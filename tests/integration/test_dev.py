@@ -1,0 +1,92 @@
+"""`runfold dev` as a process: what dies comes back, what was acknowledged is kept, and nothing is left behind."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+from tests.processes import until
+
+from runfold.local import free_port
+
+START_SECONDS = 90
+END_SECONDS = 30
+
+
+async def test_services_that_die_come_back_and_data_outlives_the_stack(tmp_path: Path) -> None:
+    async with dev(tmp_path, ends_by=signal.SIGINT, code=130) as (said, api):
+        run = {"run_id": "kept", "agent_id": "a"}
+        assert (await api.post("/v1/runs", json=run)).status_code == 201
+        for part in ("projector", "api"):
+            for pid in started_in(tmp_path, f"serve {part}"):
+                os.kill(pid, signal.SIGKILL)
+            await until(lambda part=part: says(said, f"{part} died (killed by SIGKILL)"), what="the death")
+            await until(lambda part=part: says(said, f"{part} is up again"), seconds=60, what="the return")
+        events = [{"type": "user_message", "data": {"message": "still there?"}}]
+        sent = await api.post("/v1/runs/kept/events", json=events)
+        ledger = await api.get(
+            "/v1/runs/kept/ledger", params={"min_offset": sent.json()["positions"][0]["offset"]}
+        )
+        assert ledger.json()["messages"][0]["parts"][0]["text"] == "still there?"
+    assert started_in(tmp_path) == []
+
+    async with dev(tmp_path, ends_by=signal.SIGTERM, code=143) as (_, api):
+        assert (await api.get("/v1/runs/kept/ledger")).json() == ledger.json()
+    assert started_in(tmp_path) == []
+
+
+@asynccontextmanager
+async def dev(
+    data: Path, *, ends_by: signal.Signals, code: int
+) -> AsyncIterator[tuple[list[str], httpx.AsyncClient]]:
+    """`runfold dev` with its data in `data`, what it says, and a client of its API."""
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "runfold.cli", "dev", f"--data={data}", f"--port={port}"),
+        *(f"--kafka-port={free_port()}", f"--mongo-port={free_port()}"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    said: list[str] = []
+    listening = asyncio.create_task(listen(process, said))
+    try:
+        await until(lambda: says(said, "Ctrl-C stops everything"), seconds=START_SECONDS, what="the stack")
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as api:
+            yield said, api
+        process.send_signal(ends_by)
+        async with asyncio.timeout(END_SECONDS):
+            assert await process.wait() == code
+    finally:
+        if process.returncode is None:
+            process.kill()  # its children are on a leash
+            await process.wait()
+        await listening
+
+
+async def listen(process: asyncio.subprocess.Process, said: list[str]) -> None:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        said.append(line.decode())  # noqa: PERF401 - each as it comes
+
+
+async def says(said: list[str], text: str) -> bool:
+    return any(text in line for line in said)
+
+
+def started_in(data: Path, command: str = "") -> list[int]:
+    """The processes that write into `data` and whose command line holds `command`."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            output = str((folder / "fd" / "1").readlink())
+        except OSError:
+            continue  # it has ended meanwhile
+        if output.startswith(str(data)) and command in arguments:
+            found.append(int(folder.name))
+    return found
