@@ -1,6 +1,7 @@
 """Runfold: a memory backend for AI agents. Every run is a log, everything else is a fold of it."""
 
-from runfold.client import Position, Run, Runfold
+from runfold.client import Runfold
+from runfold.run import Position, Run
 from runfold_schemas.errors import (
     ConfigurationError,
     EventTooLargeError,

@@ -7,7 +7,8 @@ that name its run, instead of a bell for each of them; the runs that were used l
 from collections import OrderedDict
 from typing import Any
 
-from runfold.client import Run, Runfold
+from runfold.client import Runfold
+from runfold.run import Run
 
 
 class Runs:

@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
-from runfold.client import Run, Runfold
+from runfold.client import Runfold
 from runfold.ids import new_event_id
+from runfold.run import Run
 from runfold.runs import Runs
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold

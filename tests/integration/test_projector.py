@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from tests.processes import Projections, projections, until
 
 from runfold import AssistantMessage, PlannerNote, Run, RunCompleted, Runfold, UserMessage
-from runfold.client import outgoing
+from runfold.run import outgoing
 from runfold.log.catalog import partition_of
 from runfold.projector.worker import Worker, connect_worker
 from runfold.settings import Settings

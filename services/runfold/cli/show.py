@@ -8,7 +8,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from runfold_projections.run import RunRecord
-from runfold_schemas.messages import Message, Part, TextPart, ThinkingPart, ToolResultPart, ToolUsePart
+from runfold_schemas.messages import (
+    DocumentPart,
+    ImagePart,
+    Message,
+    OpaquePart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolResultPart,
+    ToolUsePart,
+)
 
 _COLORS = {"system": "magenta", "user": "cyan", "assistant": "green"}
 
@@ -41,6 +51,10 @@ def _line(part: Part) -> str:
             return f"[dim]text[/]      {escape(part.text)}"
         case ToolUsePart():
             return f"[dim]tool use[/]  {escape(part.name)} {escape(json.dumps(part.input, ensure_ascii=False))} [dim]{escape(part.id)}[/]"
+        case ImagePart() | DocumentPart():
+            return f"[dim]{part.type:<10}[/]{escape(part.url or part.media_type)}"
+        case OpaquePart():
+            return f"[dim]{part.provider:<10}[/]{escape(json.dumps(part.content, ensure_ascii=False))}"
         case ToolResultPart():
             kind = "[red]error[/] " if part.is_error else ""
             return f"[dim]result[/]    {kind}{escape(json.dumps(part.content, ensure_ascii=False))} [dim]{escape(part.tool_use_id)}[/]"

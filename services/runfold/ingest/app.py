@@ -19,13 +19,14 @@ from fastapi import APIRouter, FastAPI, Header, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import Counter
 
-from runfold.client import Position, Run, Runfold
+from runfold.client import Runfold
 from runfold.ids import new_event_id
 from runfold.ingest.bodies import JSON, NDJSON, Item, Place, media_type, parse_items, parse_json, read_body
 from runfold.ingest.connection import Connection
 from runfold.ingest.events import EventIds, changes_life, culprit, events_of
 from runfold.ingest.idempotency import Replays, derived_id, fingerprint, key_of
 from runfold.ingest.requests import EVENTS_BODY, OPEN_BODY, STATUS_BODY, OpenRun, StatusChange, parsed
+from runfold.run import Position, Run
 from runfold.runs import Runs
 from runfold.settings import Settings
 from runfold.web import new_app, serve

@@ -1,0 +1,102 @@
+"""Recording a model's stream: its chunks go on to the caller untouched, and what they say is published in the background."""
+
+import asyncio
+import time
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import Any, TypeVar
+
+from runfold.ids import new_event_id
+from runfold_projections.providers import Recorder, provider_of, recorder
+from runfold_schemas.events import Data
+from runfold_schemas.messages import Provider
+
+_PARTIAL_SECONDS = 0.25
+"""How often a growing text is published, for who follows the run."""
+
+ChunkT = TypeVar("ChunkT")
+
+Publish = Callable[[Sequence[Data], Provider, str], Awaitable[object]]
+"""Publishes parts of the response of a provider that has this `message_id`."""
+
+
+async def record_stream(
+    stream: AsyncIterable[ChunkT] | Iterable[ChunkT],
+    publish: Publish,
+    *,
+    provider: Provider | None,
+    tool_names: Mapping[str, str],
+) -> AsyncGenerator[ChunkT, None]:
+    """See `Run.record_stream`."""
+    recording: _Recording | None = None
+    finished = False
+    try:
+        async for chunk in _chunks(stream):
+            if recording is None:
+                named = provider or provider_of(chunk)
+                recording = _Recording(named, recorder(named, tool_names=tool_names), publish)
+            recording.take(chunk)
+            yield chunk
+        finished = True
+    finally:
+        if recording is not None:
+            await recording.end(finished=finished)
+
+
+class _Recording:
+    """One response on its way. A task publishes what has gathered while the one before it was at work."""
+
+    def __init__(self, provider: Provider, recorder: Recorder, publish: Publish) -> None:
+        self._provider = provider
+        self._recorder = recorder
+        self._publish = publish
+        self._fallback_id = new_event_id()
+        self._waiting: list[Data] = []
+        self._publishing: asyncio.Task[None] | None = None
+        self._looked_at = time.monotonic()
+
+    def take(self, chunk: Any) -> None:
+        self._waiting += self._recorder.feed(chunk)
+        if not self._waiting and time.monotonic() - self._looked_at > _PARTIAL_SECONDS:
+            self._waiting += self._recorder.blocks.partial()
+            self._looked_at = time.monotonic()
+        if self._waiting and self._publishing is None:
+            self._publishing = asyncio.create_task(self._publish_waiting())
+
+    async def end(self, *, finished: bool) -> None:
+        if self._publishing is not None:
+            await self._publishing
+        self._waiting += self._recorder.blocks.end(finished=finished)
+        await self._publish_waiting()
+
+    async def _publish_waiting(self) -> None:
+        while self._waiting:
+            said, self._waiting = self._waiting, []
+            await self._publish(said, self._provider, self._recorder.blocks.message_id or self._fallback_id)
+        self._publishing = None
+
+
+async def _chunks(stream: AsyncIterable[ChunkT] | Iterable[ChunkT]) -> AsyncIterator[ChunkT]:
+    if isinstance(stream, AsyncIterable):
+        async for chunk in stream:
+            yield chunk
+        return
+    # An SDK's synchronous stream blocks while the model thinks, so it is read on a thread.
+    waiting = iter(stream)
+    while got := await asyncio.to_thread(_next, waiting):
+        yield got[0]
+
+
+def _next(waiting: Iterator[ChunkT]) -> tuple[ChunkT, ...]:
+    for chunk in waiting:
+        return (chunk,)
+    return ()

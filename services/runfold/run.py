@@ -1,0 +1,349 @@
+"""One run, to publish to and to read back."""
+
+import asyncio
+import time
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, overload
+
+from runfold.ids import new_event_id
+from runfold.log.catalog import CatalogView, bell_record, partition_of
+from runfold.log.publisher import Ack, Outgoing, Publisher, record_size
+from runfold.log.reader import read
+from runfold.log.settings import LogSettings
+from runfold.responses import record_stream
+from runfold_projections.admission import Admission, Admitted
+from runfold_projections.ledger import build_messages_from_events
+from runfold_projections.providers import Encoded, Lossy, encode, provider_of, recorder, validate
+from runfold_projections.repair import repair as mend
+from runfold_projections.validation import Fault
+from runfold_schemas.catalog import Life
+from runfold_schemas.codec import encode as encode_event
+from runfold_schemas.codec import headers, new_event
+from runfold_schemas.errors import EventTooLargeError, RejectedError, RunEndedError
+from runfold_schemas.events import (
+    AnyEvent,
+    Data,
+    RunCanceled,
+    RunCompleted,
+    RunFailed,
+    RunLabeled,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+)
+from runfold_schemas.messages import Message, Provider
+from runfold_schemas.topics import RECORD_BYTES_MAX, Topics
+
+_ENDINGS = (RunCompleted, RunFailed, RunCanceled)
+
+ChunkT = TypeVar("ChunkT")
+
+
+class Position(NamedTuple):
+    """Where an event is: `offset` counts the records of the run's log from 0."""
+
+    run_id: str
+    offset: int
+
+
+class Run:
+    """One run, to publish to and to read back. Get it from `Runfold.open_run`, `Runfold.run` or `Runfold.get_run`."""
+
+    def __init__(
+        self,
+        settings: LogSettings,
+        catalog: CatalogView,
+        publisher: Publisher,
+        life: Life,
+        *,
+        turn_id: str | None = None,
+        is_new: bool = False,
+    ) -> None:
+        topics = Topics(settings.prefix)
+        self._settings = settings
+        self._catalog = catalog
+        self._catalog_topic = topics.catalog
+        self._publisher = publisher
+        self._topic = topics.run(life.run_id, life.log_id)
+        self._pending: set[asyncio.Task[Position]] = set()
+        self._awake_since = time.monotonic() if is_new else float("-inf")
+        self._ended = life.ended
+        self.life = life
+        self.turn_id = turn_id
+        self.is_new = is_new
+        """Whether it was opened here, and not taken up."""
+
+    @property
+    def run_id(self) -> str:
+        return self.life.run_id
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is known here to have ended."""
+        known = self._catalog.known(self.run_id)
+        return self._ended or (known is not None and known.log_id == self.life.log_id and known.ended)
+
+    def event(
+        self,
+        data: Data,
+        *,
+        event_id: str | None = None,
+        timestamp: datetime | None = None,
+        turn_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        provider: Provider | None = None,
+        expected_offset: int | None = None,
+    ) -> AnyEvent:
+        """The event of this run that says `data`, not yet published. Raises `InvalidEventError`."""
+        given = {
+            "turn_id": turn_id if turn_id is not None else self.turn_id,
+            "labels": dict(labels) if labels else None,
+            "message_id": message_id,
+            "provider": provider,
+            "expected_offset": expected_offset,
+        }
+        return new_event(
+            data,
+            event_id=event_id or new_event_id(),
+            run_id=self.run_id,
+            timestamp=timestamp or datetime.now(UTC),
+            **{name: value for name, value in given.items() if value is not None},
+        )
+
+    async def publish(self, data: Data | AnyEvent, *, late: bool = False, **envelope: Any) -> Position:
+        """Appends one event and returns once it is durable.
+
+        `envelope` takes what `event` takes. `late` says that the event belongs to the run although that has ended.
+
+        Raises `InvalidEventError`, `EventTooLargeError`, `RunEndedError`, `RejectedError` where `expected_offset` lost, and
+        `UnavailableError`; after that one, publishing the same event (or the same `event_id`) again is safe.
+        """
+        return await (await self._post(data, late=late, **envelope))
+
+    async def send(
+        self, data: Data | AnyEvent, *, late: bool = False, **envelope: Any
+    ) -> asyncio.Task[Position]:
+        """As `publish`, but returns once the event is on its way: await the task, or `flush`, for its position."""
+        return self._tracked(await self._post(data, late=late, **envelope))
+
+    async def publish_batch(self, batch: Iterable[Data | AnyEvent], *, late: bool = False) -> list[Position]:
+        """Appends several events as one record batch: all or none of them, next to each other."""
+        events = [self._checked(data, late=late) for data in batch]
+        if not events:
+            return []
+        records = [outgoing(event, source=self._settings.source) for event in events]
+        check_size(records)
+        await self._ring_if_quiet()
+        sent_at = time.monotonic()
+        ack = await self._publisher.send_batch(self._topic, records)
+        first = await self._acknowledged(ack, events, sent_at)
+        return [Position(self.run_id, first.offset + index) for index in range(len(events))]
+
+    async def flush(self) -> None:
+        """Waits for everything that was sent; raises the first error of it."""
+        pending, self._pending = self._pending, set()
+        for outcome in await asyncio.gather(*pending, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def start(self) -> Position:
+        """A pending run runs."""
+        return await self.publish(RunStarted())
+
+    async def pause(self, reason: str | None = None) -> Position:
+        return await self.publish(RunPaused(reason=reason))
+
+    async def resume(self) -> Position:
+        return await self.publish(RunResumed())
+
+    async def label(self, **labels: str) -> Position:
+        """Adds labels to the run, or replaces those it has."""
+        return await self.publish(RunLabeled(labels=labels))
+
+    async def complete(self) -> Position:
+        return await self._end(RunCompleted())
+
+    async def fail(self, error: str) -> Position:
+        return await self._end(RunFailed(error=error))
+
+    async def cancel(self, reason: str | None = None) -> Position:
+        return await self._end(RunCanceled(reason=reason))
+
+    async def history(self, *, first_offset: int = 0, end: int | None = None) -> AsyncIterator[Admitted]:
+        """What the log holds of this run, record by record with its outcome, read from Kafka."""
+        admission = Admission(self.run_id)
+        async for records in read(self._settings, self._topic, end=end):
+            for record in records:
+                admitted = admission.admit(record)
+                if record.offset >= first_offset:
+                    yield admitted
+
+    async def events(self) -> AsyncIterator[AnyEvent]:
+        """The events that count (accepted ones, and late ones), in order, read from Kafka."""
+        async for admitted in self.history():
+            if admitted.counts and admitted.event is not None:
+                yield admitted.event
+
+    @overload
+    async def ledger(self) -> list[Message]: ...
+
+    @overload
+    async def ledger(self, format: Provider, *, lossy: Lossy = "refuse") -> Encoded: ...
+
+    async def ledger(
+        self,
+        format: Provider | None = None,  # noqa: A002  # as over HTTP
+        *,
+        lossy: Lossy = "refuse",
+    ) -> list[Message] | Encoded:
+        """The transcript to hand to a model provider, rebuilt from the log; with `format`, as its request.
+
+        Raises `InexpressibleError` for a part that the provider has no form for, unless `lossy` is "drop".
+        """
+        messages = build_messages_from_events([event async for event in self.events()])
+        return messages if format is None else encode(messages, format, lossy=lossy)
+
+    async def faults(self, provider: Provider, *, thinking: bool = False) -> list[Fault]:
+        """Everything for which the provider would refuse the run's ledger; `thinking` says whether it is asked to think."""
+        return validate(await self.ledger(), provider, thinking=thinking)
+
+    async def repair(self) -> list[Position]:
+        """Appends what makes every provider accept the ledger, also to a run that has ended. Nothing if it is right."""
+        events = [
+            (one.record.offset, one.event)
+            async for one in self.history()
+            if one.counts and one.event is not None
+        ]
+        return await self.publish_batch(mend(events), late=True)
+
+    async def record(
+        self,
+        response: Any,
+        *,
+        provider: Provider | None = None,
+        request: Encoded | None = None,
+        **envelope: Any,
+    ) -> list[Position]:
+        """Publishes a model's response, as its SDK or decoded JSON gives it, and returns once that is durable.
+
+        `request` is what `ledger(format)` gave, where it renamed tools. `provider` need be named only where the response
+        does not show it. `envelope` takes what `event` takes. Whatever the response holds is kept: what is unknown as it
+        is, what is wrong with a fault on its last event.
+        """
+        named = provider or provider_of(response)
+        recording = recorder(named, tool_names=request.tool_names if request else None)
+        said = recording.response(response)
+        return await self._publish_said(
+            said, named, recording.blocks.message_id or new_event_id(), **envelope
+        )
+
+    def record_stream(
+        self,
+        stream: AsyncIterable[ChunkT] | Iterable[ChunkT],
+        *,
+        provider: Provider | None = None,
+        request: Encoded | None = None,
+        **envelope: Any,
+    ) -> AsyncGenerator[ChunkT, None]:
+        """Hands on the chunks of a model's stream untouched, and publishes what they say in the background.
+
+        When the stream has ended, all of it is durable. A stream that breaks off, or that is closed early, leaves what
+        arrived, marked unfinished. Takes what `record` takes.
+        """
+        tool_names = request.tool_names if request else {}
+        publish = partial(self._publish_said, **envelope)
+        return record_stream(stream, publish, provider=provider, tool_names=tool_names)
+
+    async def _publish_said(
+        self, said: Sequence[Data], provider: Provider, message_id: str, **envelope: Any
+    ) -> list[Position]:
+        return await self.publish_batch(
+            [self.event(data, provider=provider, message_id=message_id, **envelope) for data in said]
+        )
+
+    def _checked(self, data: Data | AnyEvent, *, late: bool, **envelope: Any) -> AnyEvent:
+        if self.ended and not late:
+            raise RunEndedError(self.run_id)
+        return self.event(data, **envelope) if isinstance(data, Data) else data
+
+    async def _end(self, data: RunCompleted | RunFailed | RunCanceled) -> Position:
+        await self.flush()
+        return await self.publish(data)
+
+    async def _post(
+        self, data: Data | AnyEvent, *, late: bool, **envelope: Any
+    ) -> Coroutine[Any, Any, Position]:
+        """Sends one event; the coroutine that comes back waits for its position."""
+        event = self._checked(data, late=late, **envelope)
+        record = outgoing(event, source=self._settings.source)
+        check_size([record])
+        await self._ring_if_quiet()
+        sent_at = time.monotonic()
+        ack = await self._publisher.send(self._topic, record)
+        return self._acknowledged(ack, [event], sent_at)
+
+    def _tracked(self, acknowledged: Coroutine[Any, Any, Position]) -> asyncio.Task[Position]:
+        task = asyncio.create_task(acknowledged)
+        self._pending.add(task)
+        task.add_done_callback(self._settle)
+        return task
+
+    def _settle(self, task: asyncio.Task[Position]) -> None:
+        # A failure stays for `flush` to raise; reading the exception keeps asyncio from reporting it a second time.
+        if task.cancelled() or task.exception() is None:
+            self._pending.discard(task)
+
+    async def _acknowledged(self, ack: Ack, events: list[AnyEvent], sent_at: float) -> Position:
+        position = Position(self.run_id, (await self._publisher.wait(ack)).offset)
+        if time.monotonic() - self._awake_since > self._settings.park_seconds / 2:
+            # The acknowledgement took so long that the run may have been parked before the record was appended.
+            await self._ring()
+        else:
+            self._awake_since = max(self._awake_since, sent_at)
+        await self._check_outcomes(events, first_offset=position.offset)
+        self._ended = self._ended or any(isinstance(event.data, _ENDINGS) for event in events)
+        return position
+
+    async def _check_outcomes(self, events: list[AnyEvent], *, first_offset: int) -> None:
+        """An acknowledgement right after `expected_offset` means accepted; otherwise the log is asked."""
+        if all(
+            event.expected_offset in (None, first_offset + index - 1) for index, event in enumerate(events)
+        ):
+            return
+        async for admitted in self.history(first_offset=first_offset, end=first_offset + len(events)):
+            if admitted.outcome == "rejected":
+                raise RejectedError(self.run_id, offset=admitted.record.offset, reason=admitted.reason)
+
+    async def _ring_if_quiet(self) -> None:
+        if time.monotonic() - self._awake_since > self._settings.park_seconds / 2:
+            await self._ring()
+
+    async def _ring(self) -> None:
+        self._awake_since = time.monotonic()
+        await self._publisher.send(
+            self._catalog_topic, bell_record(self.run_id), partition=partition_of(self.run_id)
+        )
+
+
+def outgoing(event: AnyEvent, *, source: str) -> Outgoing:
+    """The record that carries an event; the key lets consumers of many topics group by run."""
+    return Outgoing(
+        key=event.run_id.encode(), value=encode_event(event), headers=headers(event, source=source)
+    )
+
+
+def check_size(records: list[Outgoing]) -> None:
+    size = sum(map(record_size, records))
+    if size > RECORD_BYTES_MAX:
+        raise EventTooLargeError(size=size, limit=RECORD_BYTES_MAX)
