@@ -6,9 +6,8 @@ that begins like this one, so a provider's cache of a prompt's beginning still f
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, Literal, NamedTuple
 
 from runfold_projections.validation import Fault, Rule
@@ -62,7 +61,8 @@ class Encoding:
         self._message_index = self._part_index = 0
         # What the last assistant message called, by its id in the ledger.
         self._called: dict[str, list[Call]] = {}
-        self._taken_ids: set[str] = set()
+        self._used_ids = Used(limits.id_max)
+        self._used_names = Used(limits.name_max)
         self._ids: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self.dropped: list[Fault] = []
@@ -73,7 +73,7 @@ class Encoding:
             if message.role == "assistant":
                 self._called = {}
                 if not self._limits.ids_unique:
-                    self._taken_ids = set()
+                    self._used_ids = Used(self._limits.id_max)
             yield message
 
     def parts(self, message: Message) -> Iterator[Part]:
@@ -105,8 +105,7 @@ class Encoding:
         """The call under an id and a name that the provider takes."""
         limits = self._limits
         legal = _legal(part.id, limits.id_illegal, limits.id_max) or "call"
-        tool_id = _unused(legal, limits.id_max, taken=self._taken_ids)
-        self._taken_ids.add(tool_id)
+        tool_id = self._used_ids.unused(legal)
         self._ids[tool_id] = part.id
         call = Call(tool_id, self._name(part.name))
         self._called.setdefault(part.id, []).append(call)
@@ -137,8 +136,29 @@ class Encoding:
         if name not in self._names:
             limits = self._limits
             legal = _legal(name, limits.name_illegal, limits.name_max) or "tool"
-            self._names[name] = _unused(legal, limits.name_max, taken=self._names.values())
+            self._names[name] = self._used_names.unused(legal)
         return self._names[name]
+
+
+class Used:
+    """Names that may be used once: one that is used already gets a number behind it.
+
+    The last number of each is kept: a conversation whose ids all say the same is numbered in linear time.
+    """
+
+    def __init__(self, length_max: int) -> None:
+        self._length_max = length_max
+        self._used: set[str] = set()
+        self._numbers: dict[str, int] = {}
+
+    def unused(self, name: str) -> str:
+        other = name
+        while other in self._used:
+            number = self._numbers[name] = self._numbers.get(name, 1) + 1
+            suffix = f"-{number}"
+            other = name[: self._length_max - len(suffix)] + suffix
+        self._used.add(other)
+        return other
 
 
 def joined(messages: Iterable[tuple[Role, list[dict[str, Any]]]]) -> list[tuple[Role, list[dict[str, Any]]]]:
@@ -159,13 +179,3 @@ def text_of(content: Any) -> str:
 
 def _legal(name: str, illegal: re.Pattern[str] | None, length_max: int) -> str:
     return (illegal.sub("_", name) if illegal else name)[:length_max]
-
-
-def _unused(name: str, length_max: int, *, taken: Collection[str]) -> str:
-    if name not in taken:
-        return name
-    for number in count(2):
-        suffix = f"-{number}"
-        if (other := name[: length_max - len(suffix)] + suffix) not in taken:
-            return other
-    raise AssertionError

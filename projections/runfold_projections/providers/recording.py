@@ -6,6 +6,8 @@ it is complete; one that the stream broke off becomes what it can be without bre
 """
 
 import json
+import math
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -55,16 +57,28 @@ class Blocks:
     """The blocks of a response while they arrive. Keys are the provider's: an index, or an id."""
 
     def __init__(
-        self, provider: Provider, *, tool_names: Mapping[str, str] | None = None, has_ids: bool = True
+        self,
+        provider: Provider,
+        *,
+        tool_names: Mapping[str, str] | None = None,
+        has_ids: bool = True,
+        arguments_are_text: bool = True,
     ) -> None:
-        """`tool_names` is `Encoded.tool_names` of the request; `has_ids` says whether the provider's calls have ids."""
+        """`tool_names` is `Encoded.tool_names` of the request.
+
+        `has_ids` says whether the provider's calls have ids, and `arguments_are_text` whether it takes the arguments of a
+        call back as text: then their exact text is kept.
+        """
         self.provider: Provider = provider
         self._has_ids = has_ids
+        self._arguments_are_text = arguments_are_text
         self.message_id: str | None = None
         """The provider's id of the response, if it has said one."""
         self.model: str | None = None
         self.stop_reason: str | None = None
         self.faults: list[str] = []
+        self.unfinished = False
+        """Set while a stream has begun and not said that it ends: then `end` leaves it marked as broken off."""
         self._tool_names = tool_names or {}
         self._open: dict[Any, _Block] = {}
         self._count = 0
@@ -109,7 +123,9 @@ class Blocks:
     def usage(self, **tokens: Any) -> None:
         """What the response cost so far; later figures replace earlier ones."""
         known = self._usage.model_dump(exclude_unset=True) if self._usage else {}
-        counted = {name: count for name, count in tokens.items() if isinstance(count, int) and count >= 0}
+        counted = {
+            name: count for name, count in tokens.items() if isinstance(count, int) and 0 <= count < 2**63
+        }
         self._usage = TokenUsage.model_validate({**known, **counted})
 
     def fault(self, text: str) -> None:
@@ -131,13 +147,15 @@ class Blocks:
         """The text that has arrived and is no event yet, so that who follows the run sees it grow."""
         events: list[Data] = []
         for block in self._open.values():
-            if block.kind == "text" and block.pieces and "".join(block.pieces):
-                events.append(AssistantMessage(message="".join(block.pieces), content_index=block.index))
+            text = whole("".join(block.pieces)) if block.kind == "text" else ""
+            if text:
+                events.append(AssistantMessage(message=text, content_index=block.index))
                 block.pieces.clear()
         return events
 
     def end(self, *, finished: bool = True) -> list[Data]:
         """The response has ended, or broken off: what is left of its blocks, what it cost, and its last event."""
+        finished = finished and not self.unfinished
         events = self.close_all() if finished else self._broken_off()
         if self._usage is not None:
             events.append(self._usage.model_copy(update={"model": self.model}) if self.model else self._usage)
@@ -172,11 +190,11 @@ class Blocks:
                     events += self._text(block)
                 case "thinking":
                     # Not signed, so no part of the ledger.
-                    events.append(Thinking(text="".join(block.pieces), content_index=block.index))
+                    events.append(Thinking(text=whole("".join(block.pieces)), content_index=block.index))
                 case "call":
                     self.fault(f"the call of {block.name!r} broke off in its arguments")
                     content = {"tool_call_id": block.tool_id, "tool_name": block.name}
-                    content["arguments"] = "".join(block.pieces)
+                    content["arguments"] = whole("".join(block.pieces))
                     events.append(ProviderPart(content=content, content_index=block.index, finished=False))
                 case "other":
                     events.append(
@@ -186,7 +204,7 @@ class Blocks:
         return events
 
     def _text(self, block: _Block) -> list[Data]:
-        text = "".join(block.pieces)
+        text = whole("".join(block.pieces))
         if not text and not block.data:
             return []
         message = AssistantMessage(message=text, content_index=block.index, **self._provider_data(block))
@@ -197,15 +215,18 @@ class Blocks:
         if block.redacted:
             given["redacted"] = block.redacted
         else:
-            given |= {"text": "".join(block.pieces), "signature": block.signature}
+            given |= {"text": whole("".join(block.pieces)), "signature": block.signature}
         return Thinking(**given, **self._provider_data(block))
 
     def _call(self, block: _Block) -> ToolCall:
         payload = block.arguments
         if payload is None:
-            text = "".join(block.pieces)
+            text = whole("".join(block.pieces))
             payload = self._parsed(text, block)
-            if json.dumps(payload, ensure_ascii=False, separators=(",", ":")) != text:
+            if (
+                self._arguments_are_text
+                and json.dumps(payload, ensure_ascii=False, separators=(",", ":")) != text
+            ):
                 block.data["arguments"] = text
         tool_id = block.tool_id
         if not tool_id:
@@ -224,10 +245,13 @@ class Blocks:
 
     def _parsed(self, text: str, block: _Block) -> Any:
         try:
-            return json.loads(text) if text else {}
-        except ValueError:
+            payload = json.loads(text) if text else {}
+            # No event carries NaN, infinity or half a surrogate pair, all of which Python's parser takes.
+            json.dumps(payload, ensure_ascii=False, allow_nan=False).encode()
+        except (ValueError, RecursionError):
             self.fault(f"the arguments of {block.name!r} are no JSON")
             return text
+        return payload
 
     def _provider_data(self, block: _Block) -> dict[str, Any]:
         return {"provider_data": {self.provider: block.data}} if block.data else {}
@@ -243,11 +267,31 @@ def get(value: Any, *names: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """An SDK's object as decoded JSON; what is JSON already, as it is."""
+    """An SDK's object as decoded JSON that an event can carry; bytes are base64, as on the wire."""
     if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    if isinstance(value, Mapping):
-        return {str(name): plain(member) for name, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(member) for member in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+        # An SDK takes what it does not know into fields of other types, and pydantic would warn of them.
+        return plain(value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False))
+    match value:
+        case Mapping():
+            return {str(name): plain(member) for name, member in value.items()}
+        case list() | tuple():
+            return [plain(member) for member in value]
+        case str():
+            return whole(value)
+        case bytes() | bytearray():
+            return b64encode(value).decode()
+        case float() if not math.isfinite(value):
+            return str(value)
+        case int() | float() | None:
+            return value
+        case _:
+            return str(value)
+
+
+def whole(text: str) -> str:
+    """The text in which halves of a surrogate pair are one character again, as streams part them; lone ones are replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
