@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from runfold_schemas.errors import (
     ConfigurationError,
     EventTooLargeError,
+    InexpressibleError,
     InvalidEventError,
     InvalidIdError,
     NotYetVisibleError,
@@ -32,6 +33,7 @@ PROBLEM_JSON = "application/problem+json"
 _STATUS: Mapping[type[RunfoldError], HTTPStatus] = {
     EventTooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     InvalidEventError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    InexpressibleError: HTTPStatus.UNPROCESSABLE_ENTITY,
     InvalidIdError: HTTPStatus.UNPROCESSABLE_ENTITY,
     RunNotFoundError: HTTPStatus.NOT_FOUND,
     RunConflictError: HTTPStatus.CONFLICT,

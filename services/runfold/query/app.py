@@ -18,7 +18,16 @@ from fastapi import APIRouter, FastAPI
 from starlette.responses import Response
 
 from runfold.query.answers import JSON, Stream, answer
-from runfold.query.documents import EventList, LedgerAnswer, NewMessages, Problem, RunList, SessionLedger
+from runfold.query.documents import (
+    EventList,
+    LedgerAnswer,
+    NewMessages,
+    Problem,
+    RunList,
+    RunRequest,
+    SessionLedger,
+    SessionRequest,
+)
 from runfold.query.events import events_page
 from runfold.query.follow import Follower, until_failure
 from runfold.query.history import Source
@@ -28,6 +37,7 @@ from runfold.query.parameters import (
     EndOffset,
     EventsWanted,
     FirstOffset,
+    FormWanted,
     From,
     LastEventId,
     LedgerParameters,
@@ -41,9 +51,11 @@ from runfold.query.parameters import (
     Validator,
 )
 from runfold.query.reading import Reading
+from runfold.query.requests import check_bounds, run_request, session_request
 from runfold.settings import Settings
 from runfold.web import PROBLEM_JSON, new_app, serve
 from runfold_projections.run import RunRecord
+from runfold_projections.validation import validate_strict
 from runfold_schemas.messages import Message
 
 SOURCE_HEADER = "Runfold-Source"
@@ -154,7 +166,7 @@ def _add_events(routes: APIRouter, reading: Reading) -> None:
 def _add_ledger(routes: APIRouter, reading: Reading) -> None:
     shown: dict[str, Any] = {
         "tags": ["ledger"],
-        "response_model": LedgerAnswer,
+        "response_model": LedgerAnswer | RunRequest,
         "responses": _problems(404, 422, 504),
     }
 
@@ -181,6 +193,11 @@ async def _ledger(
     least = max((offset for offset in offsets if offset is not None), default=None)
     history = await reading.runs.history(run_id, min_offset=least, source=wanted.source)
     end = await wanted.cut_off.end(history)
+    if wanted.validate not in (None, validate_strict):
+        check_bounds(end, field="validate")
+    if wanted.form is not None:
+        request = await run_request(history, wanted.form, end=end, more=more, validate=wanted.validate)
+        return _from(history.source, Response(request, media_type=JSON))
     chunks = run_ledger(
         history, end=end, checkpoints=reading.checkpoints, more=more, validate=wanted.validate
     )
@@ -232,14 +249,18 @@ def _add_sessions(routes: APIRouter, reading: Reading) -> None:
         "/sessions/{session_id:path}/ledger",
         tags=["sessions"],
         summary="Read a session's ledger",
-        response_model=SessionLedger,
+        response_model=SessionLedger | SessionRequest,
         responses=_problems(422),
     )
-    async def read_session_ledger(*, session_id: SessionId, validate: Validator) -> Response:
+    async def read_session_ledger(
+        *, session_id: SessionId, validate: Validator, form: FormWanted
+    ) -> Response:
         """The ledgers of a session's runs one after the other, never interleaved. A session without runs has no messages."""
-        return await answer(
-            session_ledger(session_id, reading.sessions.histories(session_id), validate=validate)
-        )
+        histories = reading.sessions.histories(session_id)
+        if form is not None:
+            request = await session_request(session_id, histories, form, validate=validate)
+            return Response(request, media_type=JSON)
+        return await answer(session_ledger(session_id, histories, validate=validate))
 
 
 def _json(document: RunList | RunRecord) -> Response:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from pydantic_core import to_json
 
 from runfold.query.history import History, SnapshotHistory
+from runfold_projections.amendments import amendments_of
 from runfold_projections.exchanges import ResultPlan, ResultPlanner
 from runfold_projections.ledger import Draft, Fields, LedgerStream
 from runfold_schemas.events import AnyEvent, SystemMessage, ToolCall, ToolResult, UserMessage
@@ -119,14 +120,15 @@ def join(*parts: bytes) -> bytes:
 async def _advance(checkpoint: Checkpoint, history: History, *, end: int) -> tuple[Checkpoint, bytes] | None:
     """The checkpoint moved to the last message before `end`, and the members from there on.
 
-    None if the checkpoint is no longer right, or if the ledger or one of its messages is too large for this.
+    None if the checkpoint is no longer right, if the log amends itself, or if the ledger or one of its messages is too
+    large for this.
     """
     if end - checkpoint.offset > _EVENTS_MAX:
         return None
     while True:
         planner = ResultPlanner()
         events, reached = await events_at_once(history, planner, first_offset=checkpoint.offset, end=end)
-        if not checkpoint.holds_before(events, planner.plan()):
+        if not checkpoint.holds_before(events, planner.plan()) or amendments_of(events.items()):
             return None
         following, open_members = await _continue(checkpoint, events, planner)
         if reached == end:

@@ -9,7 +9,7 @@ from pydantic.config import JsonDict
 from runfold_projections.admission import Outcome
 from runfold_projections.run import RunRecord
 from runfold_projections.validation import Fault
-from runfold_schemas.messages import Message
+from runfold_schemas.messages import Message, Provider
 
 
 class RunList(BaseModel):
@@ -83,6 +83,33 @@ class SessionLedger(BaseModel):
     messages: list[Message]
     runs: list[SessionRun] = Field(description="In the order of their messages.")
     faults: list[Fault] | None = Field(None, description="There if validation was asked for.")
+
+
+class _Request(BaseModel):
+    """A ledger as a model provider's request."""
+
+    format: Provider
+    request: dict[str, Any] = Field(description="To send as it is, with model, tools and limits added.")
+    dropped: list[Fault] = Field(description="What was left out.")
+    tool_names: dict[str, str] = Field(
+        description="Names that had to be changed, with the ledger's own. Translate a call's name back, or say `tool_names` when you record the response."
+    )
+    tool_ids: dict[str, str] = Field(description="Ids of calls that had to be changed, likewise.")
+    faults: list[Fault] | None = Field(None, description="There if validation was asked for.")
+
+
+class RunRequest(_Request):
+    """The request of a run's ledger."""
+
+    run_id: str
+    next_offset: int = Field(description="The first offset that is not in it.")
+
+
+class SessionRequest(_Request):
+    """The request of a session's ledger."""
+
+    session_id: str
+    runs: list[SessionRun] = Field(description="In the order of their messages.")
 
 
 class Problem(BaseModel):

@@ -5,34 +5,37 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from runfold_projections.validation import Fault, validate_bedrock, validate_strict
-from runfold_schemas.messages import Message, ToolUsePart
+from runfold_projections.providers import validate
+from runfold_projections.validation import Fault, validate_strict
+from runfold_schemas.messages import Message, Provider, ToolUsePart
 
-Rules = Literal["bedrock", "strict"]
+Rules = Provider | Literal["strict"]
 Validate = Callable[[Sequence[Message]], list[Fault]]
 
 
 def rules(name: Rules, *, thinking: bool) -> Validate:
     """The validator of that name. `thinking` says whether the model is called with thinking on."""
-    return partial(validate_bedrock, thinking=thinking) if name == "bedrock" else validate_strict
+    return validate_strict if name == "strict" else partial(validate, provider=name, thinking=thinking)
 
 
 class Validation:
     """Finds in a stream of messages what `validate` would find in the whole list.
 
-    A message is judged by its neighbours only where an assistant's calls meet their results. So the list can be cut
-    before every message that does not follow calls, and the pieces validated one by one.
+    By the strict rules a message is judged by its neighbours only where an assistant's calls meet their results. So the
+    list can be cut before every message that does not follow calls, and the pieces validated one by one. A provider's
+    rules look at the conversation as a whole.
     """
 
     def __init__(self, validate: Validate) -> None:
         self._validate = validate
+        self._in_pieces = validate is validate_strict
         self._piece: list[Message] = []
         self._first_index = 0
         self._faults: list[Fault] = []
 
     def feed(self, messages: Iterable[Message]) -> None:
         for message in messages:
-            if self._piece and not _calls(self._piece[-1]):
+            if self._in_pieces and self._piece and not _calls(self._piece[-1]):
                 self._cut()
             self._piece.append(message)
 

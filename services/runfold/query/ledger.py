@@ -6,7 +6,7 @@ enough is read once and held meanwhile; of a large one, memory holds a slice and
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -14,16 +14,17 @@ from pydantic import TypeAdapter
 from runfold.query.checkpoints import Checkpoints, events_at_once, join, members
 from runfold.query.faults import Validate, Validation
 from runfold.query.history import History, Slice, SnapshotHistory
-from runfold_projections.exchanges import ResultPlanner
+from runfold_projections.amendments import Amendments, amended, amendments_of
+from runfold_projections.exchanges import ResultPlan, ResultPlanner, plan_results
 from runfold_projections.ledger import Draft, Fields, LedgerStream
 from runfold_projections.validation import Fault
-from runfold_schemas.events import AnyEvent
+from runfold_schemas.events import AnyEvent, EventAmended
 from runfold_schemas.messages import Message
 
 _PORTION = 500
 """Messages that are built in one go; the loop serves others in between."""
 
-_EXCHANGE_TYPES: Final = frozenset({"tool_call", "tool_result"})
+_PLANNED_TYPES: Final = frozenset({"tool_call", "tool_result", "event_amended"})
 _FAULTS: Final[TypeAdapter[list[Fault]]] = TypeAdapter(list[Fault])
 _MESSAGES: Final[TypeAdapter[list[Message]]] = TypeAdapter(list[Message])
 
@@ -77,8 +78,13 @@ async def run_messages(history: History, *, end: int) -> AsyncGenerator[list[Fie
         async for portion in _streamed_messages(history, end=end):
             yield portion
         return
-    stream = LedgerStream(planner.plan())
-    drafts = [draft for offset, event in events.items() for draft in stream.feed(offset, event)]
+    log: Iterable[tuple[int, AnyEvent]] = events.items()
+    plan = planner.plan()
+    if amendments := amendments_of(log):
+        log = list(amended(log, amendments))
+        plan = plan_results(log)
+    stream = LedgerStream(plan)
+    drafts = [draft for offset, event in log for draft in stream.feed(offset, event)]
     drafts += stream.finish()
     for begin in range(0, len(drafts), _PORTION):
         yield [draft.fields(events) for draft in drafts[begin : begin + _PORTION]]
@@ -108,22 +114,32 @@ class MessageArray:
 
 
 async def _streamed_messages(history: History, *, end: int) -> AsyncIterator[list[Fields]]:
-    stream = LedgerStream((await _planner(history, end=end)).plan())
+    plan, amendments = await _plan(history, end=end)
+    stream = LedgerStream(plan)
     async for part in history.slices(end=end):
-        drafts = [draft for offset, event in _events(part) for draft in stream.feed(offset, event)]
+        standing = amended(_events(part), amendments)
+        drafts = [draft for offset, event in standing for draft in stream.feed(offset, event)]
         yield [await _fields(draft, history) for draft in drafts]
         await asyncio.sleep(0)
     yield [await _fields(draft, history) for draft in stream.finish()]
 
 
-async def _planner(history: History, *, end: int) -> ResultPlanner:
+async def _plan(
+    history: History, *, end: int, amendments: Amendments | None = None
+) -> tuple[ResultPlan, Amendments]:
+    """The results' plan, and what is amended. Amendments come behind what they amend, so they need a pass of their own."""
     planner = ResultPlanner()
+    found: dict[int, EventAmended] = {}
     async for part in history.slices(end=end):
-        if not _EXCHANGE_TYPES.isdisjoint(part.types):
-            for offset, event in _events(part):
+        if not _PLANNED_TYPES.isdisjoint(part.types):
+            events = _events(part)
+            found |= amendments_of(events)
+            for offset, event in amended(events, amendments or {}):
                 planner.feed(offset, event)
         await asyncio.sleep(0)
-    return planner
+    if found and amendments is None:
+        return await _plan(history, end=end, amendments=found)
+    return planner.plan(), found
 
 
 def _events(part: Slice) -> list[tuple[int, AnyEvent]]:

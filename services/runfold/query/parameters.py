@@ -1,7 +1,7 @@
 """The parameters of the query routes, with their words in the OpenAPI document."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Depends, Header, Path, Query
 from pydantic import AwareDatetime
@@ -10,10 +10,13 @@ from runfold.query.as_of import AsOf
 from runfold.query.events import EventFilter
 from runfold.query.faults import Rules, Validate, rules
 from runfold.query.history import Source
+from runfold.query.requests import Form
 from runfold.store.runs import RunFilter
+from runfold_projections.providers import Lossy
 from runfold_schemas.codec import event_types
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.events import Status
+from runfold_schemas.messages import Provider
 
 _OFFSET_MAX = 2**63 - 2
 
@@ -126,8 +129,8 @@ def validator(
     validate: Annotated[
         Rules | None,
         Query(
-            description="Adds `faults`: what keeps the messages from being accepted. `bedrock`: the provider's own rules."
-            " `strict`: also exactly one result for each call, unique ids, no result without a call."
+            description="Adds `faults`: everything for which this provider would refuse the messages. `strict`: what keeps"
+            " a ledger from being complete, whoever reads it."
         ),
     ] = None,
     thinking: Annotated[
@@ -137,10 +140,25 @@ def validator(
     return rules(validate, thinking=thinking) if validate else None
 
 
+def form(
+    *,
+    format: Annotated[  # noqa: A002  # the parameter's name on the wire
+        Literal["canonical"] | Provider,
+        Query(description="`canonical` messages, or the `request` of this provider, to send as it is."),
+    ] = "canonical",
+    lossy: Annotated[
+        Lossy,
+        Query(description="`drop`: leave out what the provider cannot express, and list it in `dropped`."),
+    ] = "refuse",
+) -> Form | None:
+    return None if format == "canonical" else Form(format, lossy)
+
+
 RunsWanted = Annotated[RunFilter, Depends(run_filter)]
 EventsWanted = Annotated[EventFilter, Depends(event_filter)]
 CutOff = Annotated[AsOf, Depends(as_of)]
 Validator = Annotated[Validate | None, Depends(validator)]
+FormWanted = Annotated[Form | None, Depends(form)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +167,7 @@ class LedgerParameters:
 
     cut_off: CutOff
     validate: Validator
+    form: FormWanted
     min_offset: MinOffset = None
     source: From = "snapshot"
 
