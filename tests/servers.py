@@ -80,19 +80,18 @@ async def containers() -> AsyncIterator[Servers]:
     from testcontainers.core.wait_strategies import LogMessageWaitStrategy  # noqa: PLC0415
 
     kafka_port, mongo_port = free_port(), free_port()
-    kafka = (
-        DockerContainer(f"apache/kafka:{KAFKA_VERSION}")
-        .with_bind_ports(kafka_port, kafka_port)
-        .waiting_for(LogMessageWaitStrategy("Kafka Server started"))
+    kafka = DockerContainer(f"apache/kafka:{KAFKA_VERSION}").waiting_for(
+        LogMessageWaitStrategy("Kafka Server started")
     )
     for name, value in kafka_environment(kafka_port).items():
         kafka.with_env(name, value)
     mongo = (
         DockerContainer(MONGO_IMAGE)
         .with_command(f"mongod --replSet {REPLICA_SET} --bind_ip_all --port {mongo_port}")
-        .with_bind_ports(mongo_port, mongo_port)
         .waiting_for(LogMessageWaitStrategy("Waiting for connections"))
     )
+    # `with_bind_ports` takes a number only, and that would listen on every address of the machine.
+    kafka.ports[kafka_port], mongo.ports[mongo_port] = ("127.0.0.1", kafka_port), ("127.0.0.1", mongo_port)
     try:
         await asyncio.gather(asyncio.to_thread(kafka.start), asyncio.to_thread(mongo.start))
         await bring_up(f"127.0.0.1:{mongo_port}")

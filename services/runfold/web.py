@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
+from runfold.metrics import RequestTimes
 from runfold_schemas.errors import (
     ConfigurationError,
     EventTooLargeError,
@@ -74,6 +75,7 @@ def problem_of(error: RunfoldError, **members: Any) -> JSONResponse:
 def new_app(title: str, *, ready: Check, **options: Any) -> FastAPI:
     """A FastAPI application whose errors are problem documents, with `/health/live`, `/health/ready` and `/metrics`."""
     app = FastAPI(title=title, **options)
+    app.add_middleware(RequestTimes)
 
     @app.exception_handler(RunfoldError)
     async def on_error(_: Request, error: RunfoldError) -> JSONResponse:

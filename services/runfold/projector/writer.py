@@ -1,12 +1,14 @@
 """What a worker writes, in the order that makes a crash harmless: dead letters, pages, the ended life, the state.
 
 Pages of one run are inserted one after the other, so what is stored never has a hole; those of many runs go together.
-States are saved by a loop of their own: whatever changed meanwhile is one write.
+States are saved by a loop of their own, and so are small pages merged: new events wait for neither.
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
+
+from prometheus_client import Counter
 
 from runfold.log.catalog import life_record, partition_of
 from runfold.log.publisher import Outgoing, Publisher
@@ -20,6 +22,13 @@ from runfold_schemas.topics import Topics
 _SAVE_SHARE = 0.2
 """Of the time, at the most, that saving states takes under load; reads fold what a state lacks from the pages."""
 
+_BURIED = Counter(
+    "runfold_dead_letters", "Records that this projector could not decode and kept as dead letters"
+)
+
+_SAVE_PAUSE_SECONDS = 0.25
+"""Between two savings at the least: a run that gets an event every few milliseconds is one update, not many."""
+
 
 class Writer:
     """`publisher` is None for a rebuild: what it folds was told to Kafka when it was first folded."""
@@ -32,6 +41,7 @@ class Writer:
         self._unsaved: dict[str, RunState] = {}
         self._changed = asyncio.Event()
         self._saving = asyncio.Lock()
+        self._mergeable: asyncio.Queue[ActiveRun] = asyncio.Queue()
 
     async def write(self, batch: Sequence[Folded]) -> list[ActiveRun]:
         """Writes what was folded; gives the runs where another worker was first, which must be loaded anew."""
@@ -48,6 +58,20 @@ class Writer:
             self._unsaved[one.run.run_id] = one.state
         self._changed.set()
         return [one.run for one in batch if one.run.log_id in beaten]
+
+    def wants_merge(self, run: ActiveRun) -> bool:
+        return run.small_pages >= MERGE_AT
+
+    def merge_soon(self, run: ActiveRun) -> None:
+        run.small_pages = 0
+        self._mergeable.put_nowait(run)
+
+    async def merge_pages(self) -> None:
+        """Endless: merges the runs that were named, one after the other. It may meet the writing of the same run: what is
+        appended meanwhile stays beside the merged page.
+        """
+        while True:
+            await self.merge(await self._mergeable.get())
 
     async def merge(self, run: ActiveRun) -> None:
         run.small_pages = 0
@@ -80,16 +104,14 @@ class Writer:
             self._changed.clear()
             began = time.monotonic()
             await self.flush()
-            await asyncio.sleep((time.monotonic() - began) * (1 / _SAVE_SHARE - 1))
+            took = time.monotonic() - began
+            await asyncio.sleep(max(_SAVE_PAUSE_SECONDS, took * (1 / _SAVE_SHARE - 1)))
 
     async def flush(self) -> None:
         """Saves every state that has changed."""
         async with self._saving:
             states, self._unsaved = self._unsaved, {}
             await self._runs.save(states.values())
-
-    def wants_merge(self, run: ActiveRun) -> bool:
-        return run.small_pages >= MERGE_AT
 
     async def _bury(self, undecodable: Sequence[tuple[ActiveRun, Admitted]]) -> None:
         if self._publisher is None:
@@ -100,6 +122,7 @@ class Writer:
         ]
         for ack in acks:
             await self._publisher.wait(ack)
+        _BURIED.inc(len(acks))
 
 
 def dead_letter(topic: str, admitted: Admitted) -> Outgoing:

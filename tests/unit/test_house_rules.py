@@ -1,0 +1,174 @@
+"""What we promise about the tree itself: documented settings and commands, one set of Kafka settings, small files."""
+
+import re
+import subprocess
+import sys
+from inspect import signature
+from pathlib import Path
+
+import prometheus_client
+import pytest
+from tests.servers import MONGO_IMAGE
+from typer.testing import CliRunner
+
+import runfold.api
+import runfold.projector.service
+from runfold.cli.program import app
+from runfold.local.kafka import SETTINGS
+from runfold.local.kafka_jars import KAFKA_VERSION
+from runfold.settings import Settings
+from runfold_schemas.topics import CATALOG_PARTITIONS, DEAD_LETTER_BYTES_MAX
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = (ROOT / "docker-compose.yml").read_text()
+README = (ROOT / "README.md").read_text()
+DEPLOYING = (ROOT / "deploy" / "README.md").read_text()
+
+LINES_MAX = 450
+TEST_LINES_MAX = 500
+
+RELIED_ON = {
+    "auto.create.topics.enable",
+    "message.max.bytes",
+    "replica.fetch.max.bytes",
+    "replica.fetch.response.max.bytes",
+    "controller.quorum.append.linger.ms",
+    "log.index.size.max.bytes",
+}
+"""What deploy/README.md gives a reason for, and a single broker needs as much as a cluster."""
+
+LISTENERS = {"listener.security.protocol.map"}
+"""What differs between the stacks because their addresses do."""
+
+VARIABLES_OF_TESTS = {"RUNFOLD_TEST_KAFKA", "RUNFOLD_TEST_MONGO", "RUNFOLD_CONVERSATIONS"}
+
+BASE_ONLY = """
+import sys
+
+ALLOWED = {"aiokafka", "annotated_types", "async_timeout", "packaging", "pydantic", "pydantic_core",
+           "typing_extensions", "typing_inspection", "runfold", "runfold_projections", "runfold_schemas"}
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top not in ALLOWED and top not in sys.stdlib_module_names and not top.startswith("_sysconfigdata"):
+            raise ModuleNotFoundError(f"{name} is not among the base dependencies", name=name)
+
+sys.meta_path.insert(0, Blocked())
+
+import runfold
+import runfold.stores
+
+assert runfold.Runfold
+"""
+
+
+def test_every_setting_is_in_the_table_of_settings_with_its_default():
+    rows = {
+        f"| `RUNFOLD_{name.upper()}` | {_default(field.default)} | {field.description} |"
+        for name, field in Settings.model_fields.items()
+    }
+
+    assert rows <= set(DEPLOYING.splitlines())
+
+
+def test_every_variable_that_is_named_anywhere_exists():
+    known = {f"RUNFOLD_{name.upper()}" for name in Settings.model_fields} | VARIABLES_OF_TESTS
+    texts = [ROOT / "docker-compose.yml", *ROOT.glob("*.md"), *(ROOT / "deploy").rglob("*")]
+
+    for path in texts:
+        if path.is_file():
+            named = set(re.findall(r"RUNFOLD_[A-Z_]*[A-Z]", path.read_text()))
+            assert named <= known, f"{path.relative_to(ROOT)} names {named - known}"
+
+
+def test_every_command_is_in_the_readme():
+    for command in app.registered_commands:
+        assert command.callback is not None
+        assert f"`runfold {command.callback.__name__}" in README or (
+            f"\nrunfold {command.callback.__name__} " in README
+        ), command.callback.__name__
+
+
+def test_every_command_and_every_option_has_a_help():
+    for command in app.registered_commands:
+        assert command.callback is not None
+        shown = CliRunner().invoke(app, [command.callback.__name__, "--help"])
+        assert shown.exit_code == 0
+        assert " ".join((command.callback.__doc__ or "").split()[:3]) in shown.output
+        for parameter in signature(command.callback).parameters.values():
+            assert parameter.annotation.__metadata__[0].help, parameter
+
+
+def test_every_metric_is_in_the_table_of_metrics():
+    assert runfold.api
+    assert runfold.projector.service
+    names = {
+        f"{metric.name}_total" if metric.type == "counter" else metric.name
+        for metric in prometheus_client.REGISTRY.collect()
+        if metric.name.startswith("runfold_")
+    }
+
+    assert names == set(re.findall(r"^\| `(runfold_\w+)` \|", DEPLOYING, flags=re.MULTILINE))
+
+
+def test_the_kafka_of_compose_is_set_as_that_of_the_local_stack():
+    compose = {
+        name.lower().replace("_", "."): value.strip()
+        for name, value in re.findall(r'^ +KAFKA_([A-Z_]+): "?([^"#\n]+)', COMPOSE, flags=re.MULTILINE)
+    }
+
+    assert compose.keys() >= RELIED_ON
+    both = compose.keys() & SETTINGS.keys() - LISTENERS
+    assert {name: compose[name] for name in both} == {name: SETTINGS[name] for name in both}
+
+
+def test_what_the_design_relies_on_has_its_value_and_reason_in_the_deployment_page():
+    for name in RELIED_ON:
+        assert f"`{name}`" in DEPLOYING
+    assert int(SETTINGS["message.max.bytes"]) >= DEAD_LETTER_BYTES_MAX
+    assert int(SETTINGS["replica.fetch.max.bytes"]) >= DEAD_LETTER_BYTES_MAX
+    assert f"{CATALOG_PARTITIONS} partitions, `compact`" in DEPLOYING
+
+
+def test_compose_and_tests_run_the_same_servers():
+    assert f"image: apache/kafka:{KAFKA_VERSION}\n" in COMPOSE
+    assert f"image: {MONGO_IMAGE}\n" in COMPOSE
+
+
+def test_nothing_but_the_base_dependencies_is_needed_to_import_the_client():
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", BASE_ONLY], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("folder", "lines_max"),
+    [
+        ("schemas", LINES_MAX),
+        ("projections", LINES_MAX),
+        ("services", LINES_MAX),
+        ("tests", TEST_LINES_MAX),
+    ],
+)
+def test_no_file_is_longer_than_a_reader_bears(folder: str, lines_max: int):
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in (ROOT / folder).rglob("*.py")
+        if (lines := len(path.read_text().splitlines())) > lines_max
+    }
+
+    assert long == {}
+
+
+def test_every_module_says_what_it_is_for():
+    for folder in ("schemas", "projections", "services", "tests", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text()
+            assert not text.strip() or text.startswith('"""'), path.relative_to(ROOT)
+
+
+def _default(value: object) -> str:
+    return "none" if value is None else f"`{value}`"
