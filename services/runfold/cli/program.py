@@ -43,6 +43,17 @@ class Part(StrEnum):
     api = "api"
 
 
+class Form(StrEnum):
+    """What a ledger is printed as."""
+
+    canonical = "canonical"
+    bedrock = "bedrock"
+    anthropic = "anthropic"
+    openai_chat = "openai-chat"
+    openai_responses = "openai-responses"
+    gemini = "gemini"
+
+
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8080")]
 
@@ -78,9 +89,26 @@ def demo() -> None:
 def replay(
     run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
     raw: Annotated[bool, typer.Option("--json", help="Print the ledger as JSON.")] = False,
+    form: Annotated[
+        Form, typer.Option("--format", help="Print the ledger as this provider's request, as JSON.")
+    ] = Form.canonical,
+    lossy: Annotated[
+        bool, typer.Option("--lossy", help="Leave out what the provider cannot express, and say so.")
+    ] = False,
 ) -> None:
     """Rebuild one run from the log alone and print its record and its ledger. MongoDB is not asked."""
-    _run(_command("replay")(run_id, _settings(), as_json=raw))
+    if form is Form.canonical:
+        _run(_command("replay")(run_id, _settings(), as_json=raw))
+    else:
+        _run(
+            _command("request")(run_id, _settings(), provider=form.value, lossy="drop" if lossy else "refuse")
+        )
+
+
+@app.command()
+def repair(run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]) -> None:
+    """Append what makes every model provider accept a run's ledger: results that say that a call was interrupted, say."""
+    _run(_command("repair")(run_id, _settings()))
 
 
 @app.command()

@@ -1,8 +1,10 @@
 """The ingest service: HTTP requests become records of the log.
 
-    POST /v1/runs                  open a run, or take it up       --+
-    POST /v1/runs/{run_id}/events  one event, or a batch           --+--> Runfold (the client) --> Kafka
-    POST /v1/runs/{run_id}/status  start, pause, resume, end       --+
+    POST /v1/runs                     open a run, or take it up       --+
+    POST /v1/runs/{run_id}/events     one event, or a batch           --+
+    POST /v1/runs/{run_id}/responses  what a model answered           --+--> Runfold (the client) --> Kafka
+    POST /v1/runs/{run_id}/repair     mend the ledger                 --+
+    POST /v1/runs/{run_id}/status     start, pause, resume, end       --+
 
 An answer of 2xx means durable. Every error is a problem document (RFC 9457); of a batch all is accepted or nothing. What
 `Idempotency-Key` promises is told in `runfold.ingest.idempotency`.
@@ -15,7 +17,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, FastAPI, Header, Request
+from fastapi import APIRouter, FastAPI, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import Counter
 
@@ -25,14 +27,24 @@ from runfold.ingest.bodies import JSON, NDJSON, Item, Place, media_type, parse_i
 from runfold.ingest.connection import Connection
 from runfold.ingest.events import EventIds, changes_life, culprit, events_of
 from runfold.ingest.idempotency import Replays, derived_id, fingerprint, key_of
-from runfold.ingest.requests import EVENTS_BODY, OPEN_BODY, STATUS_BODY, OpenRun, StatusChange, parsed
+from runfold.ingest.requests import (
+    EVENTS_BODY,
+    OPEN_BODY,
+    RESPONSE_BODY,
+    STATUS_BODY,
+    OpenRun,
+    StatusChange,
+    parsed,
+)
 from runfold.run import Position, Run
 from runfold.runs import Runs
 from runfold.settings import Settings
 from runfold.web import new_app, serve
+from runfold_projections.providers import provider_of, recorder
 from runfold_schemas.codec import new_event
 from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RunEndedError
 from runfold_schemas.events import AnyEvent
+from runfold_schemas.messages import Provider
 from runfold_schemas.topics import RECORD_BYTES_MAX
 
 BATCH_BYTES_MAX: Final = 4 * RECORD_BYTES_MAX
@@ -43,6 +55,9 @@ COMMAND_BYTES_MAX: Final = 1024 * 1024
 
 _PUBLISHED = Counter("runfold_published_events", "Events that the ingest service has appended")
 
+ResponseProvider = Annotated[
+    Provider | None, Query(description="Whose response it is; only needed where that does not show.")
+]
 IdempotencyKey = Annotated[str | None, Header(description="makes it safe to send the request again")]
 
 
@@ -104,6 +119,33 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
 
         return await replays.answer(f"events/{run_id}", key, fingerprint(body, type_, str(late)), handle)
 
+    @router.post("/{run_id:path}/responses", status_code=HTTPStatus.CREATED, openapi_extra=RESPONSE_BODY)
+    async def record_response(
+        run_id: str,
+        request: Request,
+        provider: ResponseProvider = None,
+        turn_id: str | None = None,
+        idempotency_key: IdempotencyKey = None,
+    ) -> Response:
+        """Record a model's response, as its provider sent it: its parts become events, all of them or none."""
+        media_type(request, allowed=(JSON,))
+        body, key = await read_body(request, bytes_max=BATCH_BYTES_MAX), key_of(idempotency_key)
+
+        async def handle() -> Response:
+            run = await runs.get(runfold(), run_id)
+            return await _record(run, parse_json(body), provider=provider, turn_id=turn_id, key=key)
+
+        return await replays.answer(f"responses/{run_id}", key, fingerprint(body), handle)
+
+    @router.post("/{run_id:path}/repair")
+    async def repair(run_id: str) -> Response:
+        """Append what makes every provider accept the run's ledger, also to one that has ended. Answers with the events'
+        positions: none if the ledger was right.
+        """
+        run = await runs.get(runfold(), run_id)
+        offsets = [position.offset for position in await run.repair()]
+        return JSONResponse({"run_id": run_id, "offsets": offsets})
+
     @router.post("/{run_id:path}/status", status_code=HTTPStatus.CREATED, openapi_extra=STATUS_BODY)
     async def change_status(
         run_id: str, request: Request, idempotency_key: IdempotencyKey = None
@@ -139,6 +181,19 @@ async def _publish(run: Run, items: list[Item], *, late: bool, key: str | None) 
     if items[0].place == Place():
         return _published_one(events[0], positions[0])
     return _published(events, positions)
+
+
+async def _record(
+    run: Run, response: Any, *, provider: Provider | None, turn_id: str | None, key: str | None
+) -> Response:
+    named = provider or provider_of(response)
+    recording = recorder(named)
+    said = recording.response(response)
+    ids = _event_ids("responses", run.run_id, key)
+    message_id = recording.blocks.message_id or ids(len(said))
+    envelope: dict[str, Any] = {"turn_id": turn_id, "provider": named, "message_id": message_id}
+    events = [run.event(data, event_id=ids(index), **envelope) for index, data in enumerate(said)]
+    return _published(events, await _append(run, events, late=False, repeatable=key is not None))
 
 
 async def _change_status(run: Run, change: StatusChange, *, key: str | None) -> Response:

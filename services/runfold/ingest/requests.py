@@ -17,6 +17,7 @@ from runfold_schemas.events import (
     RunResumed,
     RunStarted,
 )
+from runfold_schemas.messages import PROVIDERS
 
 Action = Literal["start", "pause", "resume", "complete", "fail", "cancel"]
 
@@ -109,6 +110,9 @@ _EVENT: Final = {
 
 OPEN_BODY: Final = _body({JSON: {"schema": OpenRun.model_json_schema()}})
 STATUS_BODY: Final = _body({JSON: {"schema": StatusChange.model_json_schema()}})
+RESPONSE_BODY: Final = _body(
+    {JSON: {"schema": {"type": "object", "description": f"the response of {', '.join(PROVIDERS)}"}}}
+)
 EVENTS_BODY: Final = _body(
     {
         JSON: {"schema": {"oneOf": [_EVENT, {"type": "array", "minItems": 1, "items": _EVENT}]}},

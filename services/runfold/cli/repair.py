@@ -1,0 +1,20 @@
+"""`runfold repair`: a run's ledger mended by events at the end of its log."""
+
+from rich.console import Console
+
+from runfold import Runfold
+from runfold.settings import Settings
+
+
+async def repair(run_id: str, settings: Settings) -> None:
+    async with Runfold.of(settings.log()) as runfold:
+        run = await runfold.get_run(run_id)
+        appended = {position.offset for position in await run.repair()}
+        async for admitted in run.history(first_offset=min(appended, default=0)):
+            if admitted.record.offset in appended and admitted.event is not None:
+                Console().print(
+                    f"offset {admitted.record.offset}: {admitted.event.type} {admitted.event.data}",
+                    soft_wrap=True,
+                )
+    if not appended:
+        Console().print("nothing to mend: every provider accepts this ledger, as far as events can decide it")
