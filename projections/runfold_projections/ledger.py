@@ -300,7 +300,7 @@ class _Assistant:
         # The pieces of the last text, joined once: appending piece by piece would copy a long stream over and over.
         self._text: list[str] = []
         self._text_index: int | None = None
-        self._text_data: Mapping[Provider, Any] | None = None
+        self._text_data: Mapping[str, Any] | None = None
 
     def think(self, thinking: Thinking) -> None:
         kept = thinking.redacted or (thinking.signature and (thinking.text or self._provider))
@@ -321,7 +321,7 @@ class _Assistant:
             self._thinking.append(_with(part, thinking.provider_data))
 
     def say(
-        self, text: str, index: int | None = None, provider_data: Mapping[Provider, Any] | None = None
+        self, text: str, index: int | None = None, provider_data: Mapping[str, Any] | None = None
     ) -> None:
         if not text and provider_data is None:
             return
@@ -333,7 +333,7 @@ class _Assistant:
             self._text_data = {**(self._text_data or {}), **provider_data}
 
     def call(
-        self, tool_id: str, name: str, args: Any, provider_data: Mapping[Provider, Any] | None = None
+        self, tool_id: str, name: str, args: Any, provider_data: Mapping[str, Any] | None = None
     ) -> None:
         self._end_text()
         self._parts.append(
@@ -360,7 +360,7 @@ class _Assistant:
         return [_with({"type": "text", "text": text}, self._text_data)]
 
 
-def _with(part: Fields, provider_data: Mapping[Provider, Any] | None) -> Fields:
+def _with(part: Fields, provider_data: Mapping[str, Any] | None) -> Fields:
     return part if provider_data is None else {**part, "provider_data": provider_data}
 
 

@@ -9,18 +9,18 @@ Role = Literal["system", "user", "assistant"]
 Provider = Literal["bedrock", "anthropic", "openai-chat", "openai-responses", "gemini"]
 """A model provider's request and response format, by the name that it has everywhere here."""
 
-Base64 = Annotated[
-    str, StringConstraints(pattern=r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")
-]
+BASE64_PATTERN: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+
+Base64 = Annotated[str, StringConstraints(pattern=BASE64_PATTERN)]
 
 
 def _absent(value: Any) -> bool:
     return value is None
 
 
-ProviderData = Annotated[dict[Provider, dict[str, Any]] | None, Field(exclude_if=_absent)]
-"""What only one provider understands, under that provider's name, handed back to it alone: a signature, the exact text
-of the arguments, the id of a reasoning item.
+ProviderData = Annotated[dict[str, Any] | None, Field(exclude_if=_absent)]
+"""What only one provider understands, as an object under that provider's name, handed back to it alone: a signature, the
+exact text of the arguments, the id of a reasoning item. What stands under other names is kept and given to nobody.
 """
 
 

@@ -101,6 +101,12 @@ class Encoding:
             )
         )
 
+    def own(self, part: Part) -> dict[str, Any]:
+        """What the part carries for this provider; empty where it carries nothing."""
+        data = getattr(part, "provider_data", None)
+        own = data.get(self._provider) if data else None
+        return own if isinstance(own, dict) else {}
+
     def call(self, part: ToolUsePart) -> Call:
         """The call under an id and a name that the provider takes."""
         limits = self._limits
