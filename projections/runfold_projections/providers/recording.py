@@ -7,10 +7,11 @@ it is complete; one that the stream broke off becomes what it can be without bre
 
 import json
 import math
+import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from runfold_schemas.events import (
     AssistantMessage,
@@ -21,7 +22,11 @@ from runfold_schemas.events import (
     TokenUsage,
     ToolCall,
 )
-from runfold_schemas.messages import Provider
+from runfold_schemas.messages import BASE64_PATTERN, Provider
+
+_BASE64: Final = re.compile(BASE64_PATTERN)
+
+_FAULTS_MAX: Final = 100
 
 
 class Recorder(Protocol):
@@ -49,6 +54,7 @@ class _Block:
     arguments: Any = None
     """Decoded already, where the provider sends them so; else they are in `pieces`."""
     content: Any = None
+    usable: bool = True
     data: dict[str, Any] = field(default_factory=dict)
     """For the provider alone."""
 
@@ -94,18 +100,18 @@ class Blocks:
     def thinking(
         self, key: Any, text: str = "", *, signature: str = "", redacted: str | None = None, **data: Any
     ) -> None:
-        """More thinking; a signature grows as the text does. `redacted` is base64."""
+        """More thinking; a signature grows as the text does. `redacted` is base64 (`is_base64`)."""
         block = self._block(key, "thinking")
         block.pieces.append(text)
-        block.signature += signature
+        block.signature += whole(signature)
         block.redacted = redacted or block.redacted
         block.data.update(data)
 
     def call(self, key: Any, *, tool_id: str | None, name: str | None, **data: Any) -> None:
         """A call of a tool begins, or says more of itself."""
         block = self._block(key, "call")
-        block.tool_id = tool_id or block.tool_id
-        block.name = name or block.name
+        block.tool_id = whole(tool_id or block.tool_id)
+        block.name = whole(name or block.name)
         block.data.update(data)
 
     def arguments_text(self, key: Any, piece: str) -> None:
@@ -116,9 +122,15 @@ class Blocks:
         """A call's arguments, decoded."""
         self._block(key, "call").arguments = arguments
 
-    def other(self, key: Any, content: Any) -> None:
-        """A block that has no word here."""
-        self._block(key, "other").content = content
+    def other(self, key: Any, content: Any, *, usable: bool = True) -> None:
+        """A block that has no word here. One that the provider would not take back is not `usable`."""
+        block = self._block(key, "other")
+        block.content, block.usable = content, usable
+
+    def keep(self, key: Any, data: Mapping[str, Any]) -> None:
+        """More of the open block `key` that is for the provider alone, under any names."""
+        if block := self._open.get(key):
+            block.data.update(data)
 
     def usage(self, **tokens: Any) -> None:
         """What the response cost so far; later figures replace earlier ones."""
@@ -129,7 +141,17 @@ class Blocks:
         self._usage = TokenUsage.model_validate({**known, **counted})
 
     def fault(self, text: str) -> None:
-        self.faults.append(text)
+        """Notes what is wrong. A stream may say the same a thousand times, and a fault is a sentence."""
+        if len(self.faults) < _FAULTS_MAX and (sentence := whole(text)) not in self.faults:
+            self.faults.append(sentence)
+
+    def string(self, value: Any) -> str:
+        """A text as the provider gave it: "" if it gave none, and a fault if it is no text."""
+        if isinstance(value, str):
+            return value
+        if value is not None:
+            self.fault(f"a {type(value).__name__} stands in the place of a text: {value!r:.100}")
+        return ""
 
     def is_open(self, key: Any) -> bool:
         return key in self._open
@@ -180,7 +202,8 @@ class Blocks:
             case "call":
                 return [self._call(block)]
             case "other":
-                return [ProviderPart(content=block.content, content_index=block.index)]
+                finished = {} if block.usable else {"finished": False}
+                return [ProviderPart(content=block.content, content_index=block.index, **finished)]
 
     def _broken_off(self) -> list[Data]:
         events: list[Data] = []
@@ -295,3 +318,8 @@ def whole(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def is_base64(value: Any) -> bool:
+    """Whether this is base64 as our events take it."""
+    return isinstance(value, str) and _BASE64.fullmatch(value) is not None
