@@ -89,7 +89,8 @@ class Blocks:
         self._open: dict[Any, _Block] = {}
         self._count = 0
         self._tool_ids: set[str] = set()
-        self._usage: TokenUsage | None = None
+        # No model until the end: some providers count anew in each chunk.
+        self._usage: dict[str, int] = {}
 
     def text(self, key: Any, text: str, **data: Any) -> None:
         """More text of block `key`, which begins here if it is new. `data` is for the provider alone."""
@@ -134,11 +135,9 @@ class Blocks:
 
     def usage(self, **tokens: Any) -> None:
         """What the response cost so far; later figures replace earlier ones."""
-        known = self._usage.model_dump(exclude_unset=True) if self._usage else {}
-        counted = {
-            name: count for name, count in tokens.items() if isinstance(count, int) and 0 <= count < 2**63
-        }
-        self._usage = TokenUsage.model_validate({**known, **counted})
+        for name, count in tokens.items():
+            if isinstance(count, int) and 0 <= count < 2**63:
+                self._usage[name] = count
 
     def fault(self, text: str) -> None:
         """Notes what is wrong. A stream may say the same a thousand times, and a fault is a sentence."""
@@ -179,8 +178,9 @@ class Blocks:
         """The response has ended, or broken off: what is left of its blocks, what it cost, and its last event."""
         finished = finished and not self.unfinished
         events = self.close_all() if finished else self._broken_off()
-        if self._usage is not None:
-            events.append(self._usage.model_copy(update={"model": self.model}) if self.model else self._usage)
+        if self._usage:
+            named = {"model": self.model} if self.model else {}
+            events.append(TokenUsage.model_validate({**self._usage, **named}))
         end = {"model": self.model, "stop_reason": self.stop_reason, "faults": tuple(self.faults)}
         given = {name: value for name, value in end.items() if value}
         events.append(ResponseRecorded(**given) if finished else ResponseRecorded(**given, finished=False))
