@@ -55,7 +55,8 @@ def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
             system += _instructions(encoding, message, begun=begun)
             continue
         begun = True
-        blocks, asked = _blocks(encoding, message, asked=asked and message.role == "user")
+        blocks, more = _blocks(encoding, message, asked=asked)
+        asked = more and message.role == "user"
         if blocks:
             spoken.append({"role": message.role, "content": blocks})
     return encoding.encoded({"system": system, "messages": spoken} if system else {"messages": spoken})

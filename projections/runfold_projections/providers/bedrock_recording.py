@@ -1,0 +1,243 @@
+"""What Bedrock's Converse and ConverseStream answer, as events. Bytes become base64, as they are on the wire."""
+
+import json
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from runfold_projections.providers.recording import Blocks, get, is_base64, plain, whole
+from runfold_schemas.events import Data, ProviderPart
+
+_Block = dict[str, Any]
+
+_EVENTS: Final = frozenset(
+    {"messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata"}
+)
+
+_OPAQUE: Final = frozenset(
+    {"toolUse", "toolResult", "image", "document", "video", "audio", "searchResult"}
+    | {"citationsContent", "reasoningContent", "guardContent", "cachePoint"}
+)
+"""The blocks that are known and may have no word here; others are kept with a fault."""
+
+_UNKNOWN: Final = "SDK_UNKNOWN_MEMBER"
+"""What boto3 puts in the place of a member that it is too old for: the content is lost."""
+
+
+def recognizes(response: Any) -> bool:
+    """Whether this is Converse's response, or an event of ConverseStream."""
+    if not isinstance(response, Mapping):
+        return False
+    output = response.get("output")
+    if isinstance(output, Mapping):
+        return isinstance(output.get("message"), Mapping)
+    return not _EVENTS.isdisjoint(response)
+
+
+class BedrockRecorder:
+    """Makes events of one response of Converse, or of the events of ConverseStream, as boto3 or JSON gives them."""
+
+    def __init__(self, tool_names: Mapping[str, str]) -> None:
+        self.blocks = Blocks("bedrock", tool_names=tool_names, arguments_are_text=False)
+        # By index: the citations of a text, the bytes of redacted thinking, the kept blocks and the pieces of their inputs.
+        self._citations: dict[int, list[Any]] = {}
+        self._redacted: dict[int, bytes] = {}
+        self._kept: dict[int, tuple[_Block, list[str]]] = {}
+
+    def response(self, response: Any) -> Sequence[Data]:
+        metadata = get(response, "ResponseMetadata")
+        self.blocks.message_id = whole(self.blocks.string(get(metadata, "RequestId"))) or None
+        self.blocks.stop_reason = self.blocks.string(get(response, "stopReason")) or None
+        self._metadata(response)
+        content = get(get(get(response, "output"), "message"), "content")
+        if not isinstance(content, list):
+            self.blocks.fault(f"a response without content: {plain(response)!r:.200}")
+            content = []
+        for index, block in enumerate(content):
+            self._take(index, block)
+        return self.blocks.end()
+
+    def feed(self, chunk: Any) -> Sequence[Data]:
+        if (event := get(chunk, "contentBlockDelta")) is not None:
+            return self._delta(get(event, "contentBlockIndex"), get(event, "delta"))
+        if (event := get(chunk, "contentBlockStart")) is not None:
+            return self._start(get(event, "contentBlockIndex"), get(event, "start"))
+        if (event := get(chunk, "contentBlockStop")) is not None:
+            return self._stop(get(event, "contentBlockIndex"))
+        if get(chunk, "messageStart") is not None:
+            self.blocks.unfinished = True
+        elif (event := get(chunk, "messageStop")) is not None:
+            self.blocks.unfinished = False
+            self.blocks.stop_reason = self.blocks.string(get(event, "stopReason")) or None
+        elif (event := get(chunk, "metadata")) is not None:
+            self._metadata(event)
+        else:
+            return self._error(chunk)
+        return ()
+
+    def _metadata(self, said: Any) -> None:
+        router = get(get(said, "trace"), "promptRouter")
+        self.blocks.model = self.blocks.string(get(router, "invokedModelId")) or None
+        if (usage := get(said, "usage")) is not None:
+            self.blocks.usage(
+                input_tokens=get(usage, "inputTokens"),
+                output_tokens=get(usage, "outputTokens"),
+                cache_read_tokens=get(usage, "cacheReadInputTokens"),
+                cache_write_tokens=get(usage, "cacheWriteInputTokens"),
+            )
+
+    def _take(self, index: int, block: Any) -> None:
+        """A whole block."""
+        blocks = self.blocks
+        match block:
+            case {"text": str() as text}:
+                blocks.text(index, text)
+            case {"toolUse": Mapping() as call} if "type" not in call:
+                self._call(index, call)
+                self._input(index, call.get("input"))
+            case {"reasoningContent": {"reasoningText": {"text": str() as text, **said}}}:
+                blocks.thinking(index, text, signature=blocks.string(said.get("signature")))
+            case {"reasoningContent": {"redactedContent": data}} if _bytes(data):
+                blocks.thinking(index, redacted=plain(data))
+            case {
+                "citationsContent": {"content": [{"text": str() as text}], "citations": list() as citations}
+            }:
+                blocks.text(index, text)
+                blocks.keep(index, {"citations": plain(citations)} if citations else {})
+            case Mapping() if _OPAQUE.isdisjoint(block) or _unknown(block):
+                blocks.fault(f"a block of an unknown kind: {plain(block)!r:.100}")
+                blocks.other(index, plain(block), usable=not _unknown(block))
+            case Mapping():
+                blocks.other(index, plain(block))
+            case _:
+                blocks.fault(f"a block that is no object: {plain(block)!r:.100}")
+                blocks.other(index, plain(block), usable=False)
+
+    def _call(self, index: int, call: Mapping[Any, Any]) -> None:
+        tool_id, name = self.blocks.string(call.get("toolUseId")), self.blocks.string(call.get("name"))
+        self.blocks.call(index, tool_id=tool_id, name=name)
+
+    def _input(self, index: int, given: Any) -> None:
+        if not isinstance(given, Mapping | None):
+            self.blocks.fault(f"the arguments of a call are no object: {plain(given)!r:.100}")
+        self.blocks.arguments(index, plain(given))
+
+    def _start(self, index: Any, start: Any) -> Sequence[Data]:
+        match start:
+            case _ if not isinstance(index, int):
+                return self._unplaced(start)
+            case {"toolUse": Mapping() as call} if "type" not in call:
+                self._call(index, call)
+            case {"toolUse": Mapping() as call}:
+                self._begin_kept(index, "toolUse", {**call, "input": {}})
+            case {"toolResult": Mapping() as result}:
+                self._begin_kept(index, "toolResult", {**result, "content": []})
+            case {"image": Mapping() as image}:
+                self._begin_kept(index, "image", {**image, "source": {}})
+            case _:
+                return self._unplaced(start)
+        return ()
+
+    def _begin_kept(self, index: int, kind: str, said: _Block) -> None:
+        content = {kind: plain(said)}
+        self._kept[index] = (content, [])
+        self.blocks.other(index, content)
+
+    def _delta(self, index: Any, delta: Any) -> Sequence[Data]:
+        blocks = self.blocks
+        match delta:
+            case _ if not isinstance(index, int):
+                return self._unplaced(delta)
+            case _ if self._kept and index in self._kept:
+                return self._more_of_kept(delta, *self._kept[index])
+            case {"text": str() as text}:
+                blocks.text(index, text)
+            case {"toolUse": {"input": str() as piece}}:
+                blocks.arguments_text(index, piece)
+            case {"reasoningContent": {"text": str() as text}}:
+                blocks.thinking(index, text)
+            case {"reasoningContent": {"signature": str() as signature}}:
+                blocks.thinking(index, signature=signature)
+            case {"reasoningContent": {"redactedContent": data}} if _bytes(data):
+                self._redacted[index] = self._redacted.get(index, b"") + _bytes(data)
+                blocks.thinking(index, redacted=plain(self._redacted[index]))
+            case {"citation": Mapping() as citation}:
+                blocks.text(index, "")
+                self._citations.setdefault(index, []).append(plain(citation))
+                blocks.keep(index, {"citations": self._citations[index]})
+            case _:
+                return self._unplaced(delta)
+        return ()
+
+    def _more_of_kept(self, delta: Any, content: _Block, pieces: list[str]) -> Sequence[Data]:
+        match delta, content:
+            case {"toolUse": {"input": str() as piece}}, {"toolUse": call}:
+                pieces.append(piece)
+                # What has arrived, should it break off.
+                call["input"] = pieces
+            case {"toolResult": list() as results}, {"toolResult": said}:
+                for result in results:
+                    _add_result(said["content"], plain(result))
+            case {"image": {"source": Mapping() as source}}, {"image": {"source": said}}:
+                before = _bytes(said.get("bytes"))
+                said.update(plain(source))
+                if more := _bytes(source.get("bytes")):
+                    said["bytes"] = plain(before + more)
+            case {"image": {"error": error}}, {"image": said}:
+                said["error"] = plain(error)
+            case _:
+                return self._unplaced(delta)
+        return ()
+
+    def _stop(self, index: Any) -> Sequence[Data]:
+        if not isinstance(index, int):
+            return self._unplaced(index)
+        content, pieces = self._kept.pop(index, ({}, []))
+        if pieces:
+            text = whole("".join(pieces))
+            try:
+                content["toolUse"]["input"] = plain(json.loads(text)) if text else {}
+            except (ValueError, RecursionError):
+                self.blocks.fault("the input of a call that the service makes is no JSON")
+                self.blocks.other(index, plain(content), usable=False)
+        return self.blocks.close(index)
+
+    def _error(self, chunk: Any) -> Sequence[Data]:
+        """An exception of the stream, if it is one: it comes in the place of the end."""
+        names = (
+            [name for name in chunk if str(name).endswith("Exception")] if isinstance(chunk, Mapping) else []
+        )
+        if not names:
+            return self._unplaced(chunk)
+        self.blocks.unfinished = True
+        self.blocks.fault(f"the stream broke off: {plain(chunk)!r:.200}")
+        return ()
+
+    def _unplaced(self, said: Any) -> Sequence[Data]:
+        """What has no place is in the log as it came, and in no ledger."""
+        self.blocks.fault(f"the stream says what is not known: {plain(said)!r:.100}")
+        return [ProviderPart(content=plain(said), finished=False)]
+
+
+def _add_result(results: list[Any], more: Any) -> None:
+    """Pieces of one text are one text, as in a response that is not streamed."""
+    match results, more:
+        case [*_, {"text": str() as before}], {"text": str() as text}:
+            results[-1] = {"text": before + text}
+        case _:
+            results.append(more)
+
+
+def _bytes(value: Any) -> bytes:
+    """Bytes as boto3 gives them or as they are in JSON; none if it is neither."""
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    return b64decode(value) if is_base64(value) else b""
+
+
+def _unknown(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(_unknown(member) for member in value)
+    return isinstance(value, Mapping) and (
+        _UNKNOWN in value or any(_unknown(member) for member in value.values())
+    )
