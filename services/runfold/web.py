@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -68,13 +68,15 @@ def problem_of(error: RunfoldError, **members: Any) -> JSONResponse:
         for name, value in vars(error).items()
         if isinstance(value, str | int | float) and value != ""
     }
+    if isinstance(error, InvalidIdError):
+        facts["field"] = error.name
     name = type(error).__name__.removesuffix("Error")
     return problem(status, str(error), type_=f"urn:runfold:problem:{name}", **{**facts, **members})
 
 
 def new_app(title: str, *, ready: Check, **options: Any) -> FastAPI:
     """A FastAPI application whose errors are problem documents, with `/health/live`, `/health/ready` and `/metrics`."""
-    app = FastAPI(title=title, **options)
+    app = FastAPI(title=title, dependencies=[Depends(_only_known_parameters)], **options)
     app.add_middleware(RequestTimes)
 
     @app.exception_handler(RunfoldError)
@@ -84,8 +86,8 @@ def new_app(title: str, *, ready: Check, **options: Any) -> FastAPI:
     @app.exception_handler(RequestValidationError)
     async def on_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         fault = error.errors()[0]
-        # The first step of a location says where it was looked for: body, query, path.
-        field = ".".join(str(step) for step in fault["loc"][1:])
+        # The first step of a location says where it was looked for: body, query, path. Broken JSON has a position instead.
+        field = ".".join(str(step) for step in fault["loc"][1:] if fault["type"] != "json_invalid")
         return problem(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             f"{field}: {fault['msg']}" if field else fault["msg"],
@@ -94,7 +96,9 @@ def new_app(title: str, *, ready: Check, **options: Any) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def on_http(_: Request, error: HTTPException) -> JSONResponse:
-        return problem(HTTPStatus(error.status_code), error.detail)
+        answer = problem(HTTPStatus(error.status_code), error.detail)
+        answer.headers.update(error.headers or {})
+        return answer
 
     @app.get("/health/live", tags=["health"])
     async def live() -> dict[str, str]:
@@ -116,6 +120,21 @@ def new_app(title: str, *, ready: Check, **options: Any) -> FastAPI:
         return PlainTextResponse(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
     return app
+
+
+def _only_known_parameters(request: Request) -> None:
+    """A mistyped parameter would otherwise do nothing, and nobody would notice."""
+    if not request.query_params:
+        return
+    paths = request.app.openapi()["paths"]
+    described = paths.get(request.scope["route"].path_format, {}).get(request.method.lower(), {})
+    parameters = described.get("parameters", [])
+    known = {parameter["name"] for parameter in parameters if parameter["in"] == "query"}
+    for name in request.query_params:
+        if name not in known:
+            raise InvalidEventError(
+                f"unknown parameter {name!r}; known are {', '.join(sorted(known)) or 'none'}", field=name
+            )
 
 
 async def serve(app: FastAPI, *, host: str, port: int) -> None:

@@ -128,6 +128,7 @@ async def test_an_unknown_run_is_a_problem_document(client: httpx.AsyncClient):
         ("/v1/runs/r/ledger?as_of_offset=99999999999999999999", "as_of_offset"),
         ("/v1/runs/r/ledger?as_of_time=yesterday", "as_of_time"),
         ("/v1/runs/r/ledger?min_offset=x", "min_offset"),
+        ("/v1/runs/r/ledger?min_ofset=1", "min_ofset"),
         ("/v1/runs/r/ledger?validate=kindly", "validate"),
         ("/v1/runs/r/ledger?validate=bedrock&thinking=maybe", "thinking"),
         ("/v1/runs/r/follow?type=shrug", "type"),
@@ -151,7 +152,7 @@ async def test_an_id_that_is_too_long_is_refused(client: httpx.AsyncClient):
     response = await client.get(f"/v1/runs/{'x' * 101}")
 
     assert response.status_code == 422
-    assert response.json()["name"] == "run_id"
+    assert response.json()["field"] == "run_id"
 
 
 async def test_what_was_published_is_read_at_its_offset(client: httpx.AsyncClient, stored: Projected):

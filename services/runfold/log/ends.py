@@ -1,8 +1,9 @@
-"""Ends of all run topics at once, on a client of its own whose metadata holds every topic.
+"""Which run topics there are, and the ends of many at once, on a client of its own.
 
 Asking for the ends of topics that a client does not know takes 0.1 s each; of 5,000 that it knows, 0.06 s together.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
@@ -17,6 +18,8 @@ class LogEnds:
     def __init__(self, settings: LogSettings, consumer: AIOKafkaConsumer) -> None:
         self._topics = Topics(settings.prefix)
         self._consumer = consumer
+        # Each call changes what the client knows, and then needs it.
+        self._metadata = asyncio.Lock()
 
     @classmethod
     @asynccontextmanager
@@ -34,15 +37,22 @@ class LogEnds:
         """Every run topic there is, with the life it belongs to."""
         # aiokafka shows the metadata it holds only through its client.
         client = self._consumer._client  # noqa: SLF001
-        with kafka_errors():
-            await client.set_topics([])
-        found = {name: self._topics.parse_run(name) for name in client.cluster.topics()}
+        async with self._metadata:
+            with kafka_errors():
+                await client.set_topics([])
+            names = client.cluster.topics()
+        found = {name: self._topics.parse_run(name) for name in names}
         return {name: life for name, life in found.items() if life is not None}
 
     async def ends(self, topics: Iterable[str]) -> dict[str, int]:
-        """The offset that the next record of each topic will get. `run_topics` makes the topics known."""
+        """The offset that the next record of each topic will get."""
         partitions = [TopicPartition(topic, 0) for topic in topics]
         if not partitions:
             return {}
-        with kafka_errors():
-            return {at.topic: end for at, end in (await self._consumer.end_offsets(partitions)).items()}
+        async with self._metadata:
+            client = self._consumer._client  # noqa: SLF001 - as above
+            with kafka_errors():
+                if not client.cluster.topics().issuperset(at.topic for at in partitions):
+                    # Only these: all topics of a broker that has 5,000 are 0.1 s of decoding, in which nothing else runs.
+                    await client.set_topics([at.topic for at in partitions])
+                return {at.topic: end for at, end in (await self._consumer.end_offsets(partitions)).items()}

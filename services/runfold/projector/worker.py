@@ -279,7 +279,6 @@ class Worker:
         await self._runs.set_active([run.run_id for run in runs], active=False)
         for run in runs:
             self._drop(run)
-        await self._ends.run_topics()
         ends = await self._ends.ends(positions)
         await self._wake([run.run_id for run in runs if ends[run.topic] > positions[run.topic]])
 
