@@ -67,11 +67,6 @@ def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
     return encoding.encoded({"messages": body})
 
 
-def own(part: TextPart | ThinkingPart | ToolUsePart | ImagePart) -> Mapping[str, Any]:
-    """What the part carries for this provider alone."""
-    return (part.provider_data or {}).get("openai-chat") or {}
-
-
 def arguments_text(part: ToolUsePart) -> str:
     """A call's arguments for OpenAI, which takes them as text: the exact text if it was OpenAI's, else compact JSON.
 
@@ -80,7 +75,7 @@ def arguments_text(part: ToolUsePart) -> str:
     """
     data = part.provider_data or {}
     for format_ in ("openai-chat", "openai-responses"):
-        text = (data.get(format_) or {}).get("arguments")
+        text = get(data.get(format_), "arguments")
         if isinstance(text, str) and text and _says(text, part.input):
             return text
     return json.dumps(part.input, ensure_ascii=False, separators=(",", ":"))
@@ -139,7 +134,7 @@ def _asked(encoding: Encoding, part: Part) -> list[Fields]:
             return _text(encoding, part)
         case ImagePart():
             url = image_url(encoding, part)
-            detail = {"detail": own(part)["detail"]} if "detail" in own(part) else {}
+            detail = {"detail": encoding.own(part)["detail"]} if "detail" in encoding.own(part) else {}
             return [{"type": "image_url", "image_url": {"url": url, **detail}}] if url else []
         case DocumentPart():
             return _document(encoding, part)
@@ -183,9 +178,9 @@ def _assistant(encoding: Encoding, message: Message) -> list[Fields]:
                 content += _said(encoding, part, members)
             case ToolUsePart():
                 calls.append(_call(encoding, part))
-            case ThinkingPart() if data := own(part):
+            case ThinkingPart() if data := encoding.own(part):
                 member = str(data.get("member") or "reasoning_content")
-                members[member] = members.get(member, "") + part.text
+                members[member] = f"{members.get(member, '')}{part.text}"
             case OpaquePart(provider="openai-chat", content=dict(block)):
                 if isinstance(block.get("type"), str):
                     content.append(block)
@@ -194,7 +189,7 @@ def _assistant(encoding: Encoding, message: Message) -> list[Fields]:
             case _:
                 encoding.refuse(f"a {part.type} of the assistant: Chat Completions has no form for it")
         if isinstance(part, TextPart | ThinkingPart | ToolUsePart):
-            members |= _mapping(own(part).get("members"))
+            members |= _mapping(encoding.own(part).get("members"))
     if calls:
         members["tool_calls"] = calls
     if not content and not members:
@@ -205,7 +200,7 @@ def _assistant(encoding: Encoding, message: Message) -> list[Fields]:
 
 
 def _said(encoding: Encoding, part: TextPart, members: Fields) -> list[Fields]:
-    data = own(part)
+    data = encoding.own(part)
     if data.get("refusal"):
         members["refusal"] = members.get("refusal", "") + part.text
         return []
@@ -217,7 +212,7 @@ def _said(encoding: Encoding, part: TextPart, members: Fields) -> list[Fields]:
 
 def _call(encoding: Encoding, part: ToolUsePart) -> Fields:
     call = encoding.call(part)
-    if own(part).get("custom") and isinstance(get(part.input, "input"), str):
+    if encoding.own(part).get("custom") and isinstance(get(part.input, "input"), str):
         return {
             "id": call.id,
             "type": "custom",

@@ -7,7 +7,8 @@ from typing import Any, Final
 from runfold_projections.providers.recording import Blocks, get, plain, whole
 from runfold_schemas.events import Data
 
-_REASONING: Final = ("reasoning_content", "reasoning")
+_ORDER: Final = ("reasoning_content", "reasoning", "content", "refusal", "audio")
+"""Members of a message in the order in which a stream has them; what else there is comes after."""
 
 
 class ChatRecorder:
@@ -67,7 +68,7 @@ class ChatRecorder:
         if delta is not None:
             self._say(_members(delta))
         elif (message := get(choice, "message")) is not None:
-            self._say(sorted(_members(message), key=lambda member: member[0] not in _REASONING))
+            self._say(sorted(_members(message), key=_place))
         reason = get(choice, "finish_reason")
         self.blocks.unfinished = not reason and self.blocks.stop_reason is None and delta is not None
         if not reason:
@@ -225,6 +226,10 @@ def _members(value: Any) -> Iterable[tuple[str, Any]]:
     known = getattr(value, "__dict__", None) or {}
     extra = getattr(value, "__pydantic_extra__", None)
     return [*known.items(), *extra.items()] if extra else known.items()
+
+
+def _place(member: tuple[str, Any]) -> int:
+    return _ORDER.index(member[0]) if member[0] in _ORDER else len(_ORDER)
 
 
 def _grown(old: Any, new: Any) -> Any:

@@ -112,8 +112,8 @@ class _Items:
             match part:
                 case ToolUsePart():
                     self._call(part)
-                case ThinkingPart() if "item" in _own(part):
-                    self._reason(_item(part), followed=at < last)
+                case ThinkingPart() if "item" in self._encoding.own(part):
+                    self._reason(self._item(part), followed=at < last)
                 case OpaquePart(provider="openai-responses", content=dict(item)):
                     self.list.append(item)
                 case _:
@@ -121,7 +121,7 @@ class _Items:
 
     def _text(self, part: TextPart, group: Fields | None) -> Fields | None:
         """Adds a text; gives the item that takes further texts of the same id, if it is one."""
-        item, data = _item(part), _own(part)
+        item, data = self._item(part), self._encoding.own(part)
         if not part.text and not item:
             self._encoding.leave_out("an empty text", rule="text-not-blank")
             return group
@@ -151,11 +151,11 @@ class _Items:
 
     def _call(self, part: ToolUsePart) -> None:
         call = self._encoding.call(part)
-        item = _item(part)
+        item = self._item(part)
         if not self._is_new(item):
             item.pop("id", None)
         named = {"call_id": call.id, "name": call.name}
-        if _own(part).get("custom") and isinstance(text := get(part.input, "input"), str):
+        if self._encoding.own(part).get("custom") and isinstance(text := get(part.input, "input"), str):
             self._custom.add(call.id)
             self.list.append({"type": "custom_tool_call", **item, **named, "input": text})
         else:
@@ -182,7 +182,7 @@ class _Items:
                 return [{"type": "input_text", "text": part.text}]
             case ImagePart():
                 url = image_url(self._encoding, part)
-                detail = _own(part).get("detail") or "auto"
+                detail = self._encoding.own(part).get("detail") or "auto"
                 return [{"type": "input_image", "image_url": url, "detail": detail}] if url else []
             case DocumentPart():
                 return self._document(part)
@@ -202,6 +202,9 @@ class _Items:
         elif content:
             self.list.append({"role": role, "content": content})
 
+    def _item(self, part: Part) -> Fields:
+        return dict(_mapping(self._encoding.own(part).get("item")))
+
     def _is_new(self, item: Mapping[str, Any]) -> bool:
         """Whether the item has an id that no item before it has: a request may say each once."""
         item_id = item.get("id")
@@ -216,15 +219,6 @@ def recognizes(response: Any) -> bool:
         return True
     kind = get(response, "type")
     return isinstance(kind, str) and kind.startswith("response.")
-
-
-def _own(part: Part) -> Mapping[str, Any]:
-    data = None if isinstance(part, OpaquePart | ToolResultPart) else part.provider_data
-    return (data or {}).get("openai-responses") or {}
-
-
-def _item(part: Part) -> Fields:
-    return dict(_mapping(_own(part).get("item")))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -70,9 +70,9 @@ class ResponsesRecorder:
     def _last(self, response: Any) -> list[Data]:
         """What the response says of itself when it ends."""
         events: list[Data] = []
-        for index, item in enumerate(self._items(get(response, "output"), "output")):
-            if index not in self._done and self._string(get(item, "id"), "id") not in self._done:
-                events += self._item(index, item)
+        output = enumerate(self._items(get(response, "output"), "output"))
+        for index, item in [untold for untold in output if not self._is_done(*untold)]:
+            events += self._item(index, item)
         if (error := get(response, "error")) is not None:
             self._error(error)
         if (usage := get(response, "usage")) is not None:
@@ -82,6 +82,9 @@ class ResponsesRecorder:
         self.blocks.stop_reason = reason or status or None
         self.blocks.unfinished = status in _BROKEN
         return events
+
+    def _is_done(self, index: int, item: Any) -> bool:
+        return index in self._done or self._string(get(item, "id"), "id") in self._done
 
     def _place(self, chunk: Any) -> Any:
         """Where its item is; some servers say only which it is."""
