@@ -79,23 +79,20 @@ def _blocks(encoding: Encoding, message: Message, *, asked: bool) -> tuple[list[
     for part in encoding.parts(message):
         if part.type not in _HOLDS[message.role]:
             encoding.refuse(f"a message of the {message.role} holds no {part.type}")
-        elif part.type == "tool_result" and asked:
-            why = "the results of tools come before all else that the user says"
-            encoding.refuse(why, tool_use_id=part.tool_use_id)
-        elif (block := _block(encoding, part)) is not None:
+        elif (block := _block(encoding, part, asked=asked)) is not None:
             blocks.append(block)
             asked = asked or part.type != "tool_result"
     return blocks, asked
 
 
-def _block(encoding: Encoding, part: Part) -> _Block | None:
+def _block(encoding: Encoding, part: Part, *, asked: bool) -> _Block | None:
     match part:
         case TextPart():
             return _text(encoding, part)
         case ToolUsePart():
             return _call(encoding, part)
         case ToolResultPart():
-            return _result(encoding, part)
+            return _result(encoding, part, asked=asked)
         case ThinkingPart():
             return _thinking(encoding, part)
         case ImagePart():
@@ -144,9 +141,13 @@ def _opaque(encoding: Encoding, part: OpaquePart) -> _Block | None:
     return part.content
 
 
-def _result(encoding: Encoding, part: ToolResultPart) -> _Block | None:
+def _result(encoding: Encoding, part: ToolResultPart, *, asked: bool) -> _Block | None:
     call = encoding.answered(part)
     if call is None:
+        return None
+    if asked:
+        why = "the results of tools come before all else that the user says"
+        encoding.refuse(why, tool_use_id=part.tool_use_id)
         return None
     block: _Block = {"type": "tool_result", "tool_use_id": call.id}
     text = text_of(part.content)
@@ -154,7 +155,7 @@ def _result(encoding: Encoding, part: ToolResultPart) -> _Block | None:
         # Refused as every blank text is; as JSON it has its quotes.
         text = json.dumps(text)
     if part.attachments:
-        attached = [_block(encoding, attachment) for attachment in part.attachments]
+        attached = [_block(encoding, attachment, asked=asked) for attachment in part.attachments]
         said = [{"type": "text", "text": text}] if text else []
         block["content"] = said + [medium for medium in attached if medium]
     elif text:

@@ -108,10 +108,6 @@ class _Converse:
         for part in self._encoding.parts(message):
             if part.type not in _HOLDS[message.role]:
                 self._encoding.refuse(f"a message of the {message.role} holds no {part.type}")
-            elif part.type == "tool_result" and self._asked:
-                # Claude's rule: results come first in what the user says.
-                why = "the results of tools come before all else that the user says"
-                self._encoding.refuse(why, tool_use_id=part.tool_use_id)
             elif part.type == "document" and not self._has_text(message):
                 self._encoding.refuse("a document needs a text in its message")
             elif (block := self._block(part)) is not None:
@@ -185,6 +181,11 @@ class _Converse:
     def _result(self, part: ToolResultPart) -> _Block | None:
         call = self._encoding.answered(part)
         if call is None:
+            return None
+        if self._asked:
+            # Claude's rule: results come first in what the user says.
+            why = "the results of tools come before all else that the user says"
+            self._encoding.refuse(why, tool_use_id=part.tool_use_id)
             return None
         attached = [self._block(attachment) for attachment in part.attachments]
         content = [block for block in attached if block]
