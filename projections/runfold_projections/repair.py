@@ -85,7 +85,7 @@ def _instructions_within(events: Pairs) -> Iterator[Data]:
         if isinstance(event.data, SystemMessage) and spoken and event.data.message:
             text = f"[Instructions] {event.data.message}"
             yield _amend(offset, UserMessage(message=text), reason="instructions within the conversation")
-        spoken = spoken or _speaks(event)
+        spoken = spoken or _speaks(event) or _text_of(event) != ""
 
 
 def _thinking_alone(events: Pairs) -> Iterator[Data]:
@@ -114,7 +114,7 @@ def _beginning(events: Pairs) -> Iterator[Data]:
             return
         if _speaks(event):
             said = event.data
-            if isinstance(said, AssistantMessage | ToolCall):
+            if isinstance(said, AssistantMessage | Thinking | ToolCall | ProviderPart):
                 yield _amend(offset, UserMessage(message=BEGINNING), said, reason="the assistant began")
             return
 
@@ -130,6 +130,10 @@ def _interrupted(events: Pairs) -> Iterator[Data]:
         if fault.rule == "call-has-result" and fault.offset is not None:
             call = calls[fault.offset]
             yield ToolResult(tool_call_id=call.tool_call_id, tool_name=call.tool_name, error=INTERRUPTED)
+
+
+def _text_of(event: AnyEvent) -> str:
+    return event.data.message if isinstance(event.data, UserMessage | AssistantMessage) else ""
 
 
 def _speaks(event: AnyEvent) -> bool:
@@ -149,7 +153,11 @@ def _speaks(event: AnyEvent) -> bool:
             return False
 
 
-def _amend(offset: int, *stand_ins: UserMessage | AssistantMessage | ToolCall, reason: str) -> EventAmended:
+def _amend(
+    offset: int,
+    *stand_ins: UserMessage | AssistantMessage | Thinking | ToolCall | ProviderPart,
+    reason: str,
+) -> EventAmended:
     return EventAmended(
         offset=offset,
         stand_ins=tuple(

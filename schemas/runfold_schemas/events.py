@@ -131,7 +131,9 @@ class StandIn(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    type: Literal["system_message", "user_message", "assistant_message", "tool_call"]
+    type: Literal[
+        "system_message", "user_message", "assistant_message", "thinking", "tool_call", "provider_part"
+    ]
     data: dict[str, Any]
 
     @model_validator(mode="after")
@@ -139,7 +141,9 @@ class StandIn(BaseModel):
         self.said()
         return self
 
-    def said(self) -> "SystemMessage | UserMessage | AssistantMessage | ToolCall":
+    def said(
+        self,
+    ) -> "SystemMessage | UserMessage | AssistantMessage | Thinking | ToolCall | ProviderPart":
         match self.type:
             case "system_message":
                 return SystemMessage.model_validate(self.data)
@@ -147,8 +151,12 @@ class StandIn(BaseModel):
                 return UserMessage.model_validate(self.data)
             case "assistant_message":
                 return AssistantMessage.model_validate(self.data)
+            case "thinking":
+                return Thinking.model_validate(self.data)
             case "tool_call":
                 return ToolCall.model_validate(self.data)
+            case "provider_part":
+                return ProviderPart.model_validate(self.data)
 
 
 class EventAmended(Data):

@@ -22,10 +22,17 @@ class _Module(NamedTuple):
 
 _MODULES: Final[Mapping[Provider, _Module]] = {
     "bedrock": _Module(bedrock.encode, bedrock.BedrockRecorder, bedrock.recognizes, user_first=True),
-    "anthropic": _Module(anthropic.encode, anthropic.AnthropicRecorder, anthropic.recognizes, user_first=True),
-    "openai-chat": _Module(openai_chat.encode, openai_chat.ChatRecorder, openai_chat.recognizes, user_first=False),
+    "anthropic": _Module(
+        anthropic.encode, anthropic.AnthropicRecorder, anthropic.recognizes, user_first=True
+    ),
+    "openai-chat": _Module(
+        openai_chat.encode, openai_chat.ChatRecorder, openai_chat.recognizes, user_first=False
+    ),
     "openai-responses": _Module(
-        openai_responses.encode, openai_responses.ResponsesRecorder, openai_responses.recognizes, user_first=False
+        openai_responses.encode,
+        openai_responses.ResponsesRecorder,
+        openai_responses.recognizes,
+        user_first=False,
     ),
     "gemini": _Module(gemini.encode, gemini.GeminiRecorder, gemini.recognizes, user_first=True),
 }
@@ -47,7 +54,8 @@ def provider_of(response: Any) -> Provider:
         if module.recognizes(response):
             return provider
     raise InvalidEventError(
-        f"a {type(response).__name__} is the response of no known provider: name the provider", field="provider"
+        f"a {type(response).__name__} is the response of no known provider: name the provider",
+        field="provider",
     )
 
 
@@ -65,17 +73,24 @@ def validate(messages: Sequence[Message], provider: Provider, *, thinking: bool 
 
 
 def _order_faults(messages: Sequence[Message], provider: Provider) -> list[Fault]:
-    spoken = [(index, message) for index, message in enumerate(messages) if message.role != "system"]
+    spoken = [
+        (index, message)
+        for index, message in enumerate(messages)
+        if message.role != "system" and not all(_is_blank(part) for part in message.parts)
+    ]
     faults = []
     if spoken and spoken[0][1].role != "user":
         text = f"{provider}: a conversation begins with a message of the user"
         faults.append(Fault(rule="first-message-user", text=text, message_index=spoken[0][0]))
     for index, message in spoken:
-        if message.role == "assistant" and all(_says_nothing(part) for part in message.parts):
+        if message.role == "assistant" and all(
+            isinstance(part, ThinkingPart) or _is_blank(part) for part in message.parts
+        ):
             text = f"{provider}: a message of the assistant says more than its thinking"
             faults.append(Fault(rule="more-than-thinking", text=text, message_index=index))
     return faults
 
 
-def _says_nothing(part: object) -> bool:
-    return isinstance(part, ThinkingPart) or (isinstance(part, TextPart) and not part.text.strip())
+def _is_blank(part: object) -> bool:
+    """Whether the encoder leaves the part out, because it says nothing."""
+    return isinstance(part, TextPart) and not part.text.strip()

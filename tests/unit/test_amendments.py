@@ -1,0 +1,202 @@
+"""What is amended stands otherwise in the ledger, and what is repaired is accepted by every provider."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.builders import event, events
+from tests.records import modest
+
+from runfold_projections.ledger import build_messages_from_events
+from runfold_projections.providers import encode, validate
+from runfold_projections.repair import BEGINNING, INTERRUPTED, repair
+from runfold_schemas.events import (
+    AnyEvent,
+    AssistantMessage,
+    Data,
+    EventAmended,
+    PlannerNote,
+    ProviderPart,
+    ResponseRecorded,
+    StandIn,
+    SystemMessage,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    UserMessage,
+)
+from runfold_schemas.messages import PROVIDERS, Message
+
+ASKED = UserMessage(message="Is there a train?")
+CALLED = ToolCall(tool_call_id="c", tool_name="trains", payload={"to": "Lyon"})
+
+
+def ledger(*data: Data) -> list[Message]:
+    return build_messages_from_events(events(*data))
+
+
+def instead(offset: int, *data: Data) -> EventAmended:
+    kinds = {UserMessage: "user_message", AssistantMessage: "assistant_message", ToolCall: "tool_call"}
+    stand_ins = tuple(
+        StandIn(type=kinds[type(one)], data=one.model_dump(exclude_unset=True))  # type: ignore[arg-type]
+        for one in data
+    )
+    return EventAmended(offset=offset, stand_ins=stand_ins, reason="test")
+
+
+def test_an_event_that_nothing_stands_for_is_left_out():
+    assert ledger(ASKED, AssistantMessage(message="wrong"), instead(1)) == ledger(ASKED)
+
+
+def test_what_stands_for_an_event_is_in_its_place():
+    other = AssistantMessage(message="right")
+
+    assert ledger(
+        ASKED, AssistantMessage(message="wrong"), UserMessage(message="?"), instead(1, other)
+    ) == ledger(ASKED, other, UserMessage(message="?"))
+
+
+def test_an_event_may_stand_as_several():
+    said = AssistantMessage(message="Hello.")
+
+    assert ledger(said, instead(0, ASKED, said)) == ledger(ASKED, said)
+
+
+def test_the_last_amendment_of_an_event_counts():
+    wrong, right = AssistantMessage(message="wrong"), AssistantMessage(message="right")
+
+    assert ledger(ASKED, wrong, instead(1), instead(1, right)) == ledger(ASKED, right)
+    assert ledger(ASKED, wrong, instead(1, right), instead(1)) == ledger(ASKED)
+
+
+def test_an_amendment_is_no_event_that_can_be_amended():
+    assert ledger(ASKED, instead(0), instead(1, ASKED)) == []
+
+
+def test_results_find_the_calls_that_remain():
+    # Without the amendment the result belongs to the second call.
+    calls = [CALLED, AssistantMessage(message="?"), CALLED]
+
+    assert ledger(ASKED, *calls, ToolResult(tool_call_id="c", result=1), instead(3)) == ledger(
+        ASKED, CALLED, AssistantMessage(message="?"), ToolResult(tool_call_id="c", result=1)
+    )
+
+
+def test_a_stand_in_says_what_its_kind_can_say():
+    with pytest.raises(ValueError, match="message"):
+        StandIn(type="user_message", data={"text": "hi"})
+
+
+def mended(log: list[AnyEvent]) -> tuple[list[Data], list[Message]]:
+    appended = repair(list(enumerate(log)))
+    return appended, build_messages_from_events([*log, *events(*appended)])
+
+
+def test_a_call_without_a_result_gets_one_that_says_so():
+    appended, messages = mended(events(ASKED, CALLED))
+
+    assert appended == [ToolResult(tool_call_id="c", tool_name="trains", error=INTERRUPTED)]
+    assert messages == ledger(ASKED, CALLED, *appended)
+
+
+def test_half_of_a_parallel_batch_keeps_the_result_that_came():
+    other = CALLED.model_copy(update={"tool_call_id": "d"})
+    came = ToolResult(tool_call_id="d", result="07:04")
+
+    appended, messages = mended(events(ASKED, CALLED, other, came))
+
+    assert appended == [ToolResult(tool_call_id="c", tool_name="trains", error=INTERRUPTED)]
+    assert messages == ledger(ASKED, CALLED, other, came, *appended)
+
+
+def test_arguments_that_were_cut_off_become_an_object_that_holds_them():
+    cut = CALLED.model_copy(update={"payload": '{"to": "Ly'})
+
+    appended, messages = mended(events(ASKED, cut))
+
+    whole = cut.model_copy(update={"payload": {"arguments": '{"to": "Ly'}})
+    assert messages == ledger(
+        ASKED, whole, ToolResult(tool_call_id="c", tool_name="trains", error=INTERRUPTED)
+    )
+    assert [type(data) for data in appended] == [EventAmended, ToolResult]
+
+
+def test_thinking_that_nothing_followed_is_left_out():
+    thought = Thinking(text="Trains.", signature="s", final=True)
+
+    _, messages = mended(events(ASKED, thought))
+
+    assert messages == ledger(ASKED)
+    assert mended(events(ASKED, thought, AssistantMessage(message="Yes.")))[0] == []
+
+
+def test_a_conversation_that_the_assistant_begins_gets_a_beginning():
+    said = AssistantMessage(message="Hello.")
+
+    _, messages = mended(events(SystemMessage(message="Be kind."), said, ASKED))
+
+    assert messages == ledger(SystemMessage(message="Be kind."), UserMessage(message=BEGINNING), said, ASKED)
+
+
+def test_instructions_within_the_conversation_are_said_by_the_user():
+    _, messages = mended(events(ASKED, SystemMessage(message="Be short.")))
+
+    assert messages == ledger(ASKED, UserMessage(message="[Instructions] Be short."))
+
+
+def test_a_result_that_no_call_waits_for_is_left_out():
+    assert mended(events(ASKED, ToolResult(tool_call_id="x", result=1)))[1] == ledger(ASKED)
+    assert mended(events(ASKED, ToolResult(tool_call_id="", result=1)))[1] == ledger(ASKED)
+
+
+def test_a_ledger_that_is_right_is_left_as_it_is():
+    assert repair(list(enumerate(events(ASKED, CALLED, ToolResult(tool_call_id="c", result=1))))) == []
+    assert repair([]) == []
+
+
+# Few ids and texts, so that they repeat; blank, cut and missing ones among them.
+_texts = st.sampled_from(["", " ", "a", "b\n"])
+_ids = st.sampled_from(["", "1", "2", "an id: with signs", "x" * 70])
+_data = st.one_of(
+    st.builds(AssistantMessage, message=_texts, content_index=st.sampled_from([None, 0, 1])),
+    st.builds(Thinking, text=_texts, signature=_texts, redacted=st.sampled_from([None, "AAEC"])),
+    st.builds(
+        ToolCall,
+        tool_call_id=_ids,
+        tool_name=st.sampled_from(["search", "a tool", ""]),
+        payload=st.sampled_from([{}, {"a": 1}, '{"cut', None, 3, [1]]),
+    ),
+    st.builds(
+        ToolResult,
+        tool_call_id=_ids,
+        result=st.sampled_from([None, "", "text", {"a": [1]}, 3, []]),
+        error=st.sampled_from([None, "", "e", False]),
+    ),
+    st.builds(UserMessage, message=_texts),
+    st.builds(SystemMessage, message=_texts),
+    st.builds(PlannerNote, note=_texts),
+    st.builds(ProviderPart, content=st.just({"type": "new"}), finished=st.just(False)),
+    st.just(ResponseRecorded(finished=False)),
+)
+logs = st.lists(st.builds(event, _data, message_id=st.sampled_from([None, None, "m", "n"])), max_size=14)
+
+
+@modest
+@given(logs)
+def test_every_prefix_of_a_run_that_was_repaired_is_accepted_by_every_provider(log):
+    for end in range(len(log) + 1):
+        appended, messages = mended(log[:end])
+        thinks = any(part.type == "thinking" for message in messages for part in message.parts)
+        for provider in PROVIDERS:
+            faults = validate(messages, provider)
+            # Thinking is for whom it was signed: that, and nothing else, may be left to the caller to drop.
+            assert [fault for fault in faults if fault.rule != "inexpressible"] == [], appended
+            assert thinks or faults == [], (provider, appended)
+            encode(messages, provider, lossy="drop" if thinks else "refuse")
+
+
+@modest
+@given(logs)
+def test_a_repaired_run_needs_no_repair(log):
+    appended, _ = mended(log)
+
+    assert repair(list(enumerate([*log, *events(*appended)]))) == []
