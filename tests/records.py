@@ -13,8 +13,11 @@ from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
     Data,
+    EventAmended,
     PhaseChanged,
     PlannerNote,
+    ProviderPart,
+    ResponseRecorded,
     RunCanceled,
     RunCompleted,
     RunFailed,
@@ -23,6 +26,7 @@ from runfold_schemas.events import (
     RunPaused,
     RunResumed,
     RunStarted,
+    StandIn,
     SystemMessage,
     Thinking,
     TokenUsage,
@@ -55,6 +59,11 @@ ONE_OF_EACH: tuple[Data, ...] = (
     ToolCall(tool_call_id="1", tool_name="search", payload={"q": "x"}),
     ToolResult(tool_call_id="1", result="found"),
     PlannerNote(note="n"),
+    ProviderPart(content={"type": "server_tool_use"}, content_index=1),
+    ResponseRecorded(model="m", stop_reason="end_turn", faults=("one",)),
+    EventAmended(
+        offset=3, stand_ins=(StandIn(type="user_message", data={"message": "hi"}),), reason="it began with us"
+    ),
 )
 """An event's data of every kind."""
 

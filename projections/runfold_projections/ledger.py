@@ -144,6 +144,8 @@ class Draft(NamedTuple):
     """An int stands for a tool result: it is the offset of the event that carries it."""
     late: tuple[int, ...] = ()
     """The ints among `parts`: what to read before `message`. Mostly none."""
+    thinking: tuple[int, ...] = ()
+    """The offsets of the thinking in it."""
 
     def message(self, events: Mapping[int, AnyEvent] | Sequence[AnyEvent]) -> Message:
         """The message, given the event at each offset in `late`. Raises `TypeError` if one is no tool result."""
@@ -230,7 +232,7 @@ class LedgerStream:
 class _Exchange:
     """An assistant message that is still open, and the user message of its results."""
 
-    __slots__ = ("_answers", "_assistant", "_calls", "_interrupted", "_message_id", "_orphans")
+    __slots__ = ("_answers", "_assistant", "_calls", "_interrupted", "_message_id", "_orphans", "_thinking")
 
     def __init__(self, message_id: str | None, *, provider: Provider | None = None) -> None:
         self._assistant = _Assistant(provider)
@@ -240,6 +242,7 @@ class _Exchange:
         self._calls: dict[str, list[int]] = {}
         self._answers: dict[int, Fields] = {}
         self._orphans: list[Fields] = []
+        self._thinking: list[int] = []
 
     def takes(self, message_id: str | None) -> bool:
         """Whether an event of the assistant with this `message_id` is part of the message, whose id it then is."""
@@ -254,7 +257,8 @@ class _Exchange:
             case AssistantMessage(message=text):
                 self._assistant.say(text, said.content_index, said.provider_data)
             case Thinking():
-                self._assistant.think(said)
+                if self._assistant.think(said):
+                    self._thinking.append(offset)
             case ProviderPart():
                 self._assistant.keep(said)
             case ToolCall(tool_call_id=tool_id):
@@ -277,7 +281,8 @@ class _Exchange:
         self._orphans.append(_result(result))
 
     def drafts(self, plan: ResultPlan) -> list[Draft]:
-        said = _drafts("assistant", self._assistant.parts())
+        parts = self._assistant.parts()
+        said = [Draft("assistant", parts, thinking=tuple(self._thinking))] if parts else []
         if not self._calls and not self._orphans:
             return said
         answers = [
@@ -302,10 +307,11 @@ class _Assistant:
         self._text_index: int | None = None
         self._text_data: Mapping[str, Any] | None = None
 
-    def think(self, thinking: Thinking) -> None:
+    def think(self, thinking: Thinking) -> bool:
+        """Whether the thinking is part of the message: nobody takes back what nobody signed."""
         kept = thinking.redacted or (thinking.signature and (thinking.text or self._provider))
         if not kept and thinking.provider_data is None:
-            return
+            return False
         part = {
             "type": "thinking",
             "text": "" if thinking.redacted else thinking.text,
@@ -319,6 +325,7 @@ class _Assistant:
             self._parts.append(_with(part, thinking.provider_data))
         else:
             self._thinking.append(_with(part, thinking.provider_data))
+        return True
 
     def say(
         self, text: str, index: int | None = None, provider_data: Mapping[str, Any] | None = None

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from runfold_projections.amendments import amended, amendments_of
-from runfold_projections.exchanges import ResultPlanner
+from runfold_projections.exchanges import ResultPlanner, plan_results
+from runfold_projections.ledger import Fields, LedgerStream
 from runfold_schemas.codec import TYPE_OF
 from runfold_schemas.events import (
     AnyEvent,
@@ -90,21 +91,12 @@ def _instructions_within(events: Pairs) -> Iterator[Data]:
 
 def _thinking_alone(events: Pairs) -> Iterator[Data]:
     """Thinking that no word followed: providers refuse a message of nothing else."""
-    thought: list[int] = []
-    for offset, event in [*events, (-1, None)]:
-        match event.data if event else None:
-            case Thinking() if event:
-                thought.append(offset)
-            case AssistantMessage(message=text) if text.strip():
-                thought = []
-            case ToolCall() | ProviderPart(finished=True):
-                thought = []
-            case UserMessage() | SystemMessage() | None:
-                for at in thought:
-                    yield _amend(at, reason="thinking that nothing followed")
-                thought = []
-            case _:
-                pass
+    stream = LedgerStream(plan_results(events))
+    drafts = [draft for offset, event in events for draft in stream.feed(offset, event)]
+    for draft in [*drafts, *stream.finish()]:
+        if draft.thinking and not any(isinstance(part, int) or _says_something(part) for part in draft.parts):
+            for offset in draft.thinking:
+                yield _amend(offset, reason="thinking that nothing followed")
 
 
 def _beginning(events: Pairs) -> Iterator[Data]:
@@ -151,6 +143,10 @@ def _speaks(event: AnyEvent) -> bool:
             return bool(thinking.redacted or thinking.signature or thinking.provider_data)
         case _:
             return False
+
+
+def _says_something(part: Fields) -> bool:
+    return part["type"] != "thinking" and (part["type"] != "text" or bool(part["text"].strip()))
 
 
 def _amend(
