@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, assert_never
 
 from runfold_projections.providers.encoding import Encoded, Encoding, Limits, Lossy, text_of
-from runfold_projections.providers.recording import Blocks, get, is_base64, plain
+from runfold_projections.providers.recording import Blocks, get, is_base64, plain, whole
 from runfold_schemas.events import Data, ProviderPart
 from runfold_schemas.messages import (
     DocumentPart,
@@ -286,14 +286,14 @@ class AnthropicRecorder:
         return []
 
     def _head(self, message: Any) -> None:
-        self.blocks.message_id = self.blocks.string(get(message, "id")) or None
-        self.blocks.model = self.blocks.string(get(message, "model")) or None
+        self.blocks.message_id = whole(self.blocks.string(get(message, "id"))) or None
+        self.blocks.model = whole(self.blocks.string(get(message, "model"))) or None
         self._usage(get(message, "usage"))
 
     def _tail(self, message: Any) -> None:
         """The end of a message: its members are the message's own, or a `message_delta`'s."""
         reason = get(message, "stop_reason") or get(get(message, "delta"), "stop_reason")
-        self.blocks.stop_reason = self.blocks.string(reason) or self.blocks.stop_reason
+        self.blocks.stop_reason = whole(self.blocks.string(reason)) or self.blocks.stop_reason
         self._usage(get(message, "usage"))
 
     def _usage(self, usage: Any) -> None:

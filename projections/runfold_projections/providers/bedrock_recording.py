@@ -47,7 +47,7 @@ class BedrockRecorder:
     def response(self, response: Any) -> Sequence[Data]:
         metadata = get(response, "ResponseMetadata")
         self.blocks.message_id = whole(self.blocks.string(get(metadata, "RequestId"))) or None
-        self.blocks.stop_reason = self.blocks.string(get(response, "stopReason")) or None
+        self.blocks.stop_reason = whole(self.blocks.string(get(response, "stopReason"))) or None
         self._metadata(response)
         content = get(get(get(response, "output"), "message"), "content")
         if not isinstance(content, list):
@@ -68,7 +68,7 @@ class BedrockRecorder:
             self.blocks.unfinished = True
         elif (event := get(chunk, "messageStop")) is not None:
             self.blocks.unfinished = False
-            self.blocks.stop_reason = self.blocks.string(get(event, "stopReason")) or None
+            self.blocks.stop_reason = whole(self.blocks.string(get(event, "stopReason"))) or None
         elif (event := get(chunk, "metadata")) is not None:
             self._metadata(event)
         else:
@@ -77,7 +77,7 @@ class BedrockRecorder:
 
     def _metadata(self, said: Any) -> None:
         router = get(get(said, "trace"), "promptRouter")
-        self.blocks.model = self.blocks.string(get(router, "invokedModelId")) or None
+        self.blocks.model = whole(self.blocks.string(get(router, "invokedModelId"))) or None
         if (usage := get(said, "usage")) is not None:
             self.blocks.usage(
                 input_tokens=get(usage, "inputTokens"),

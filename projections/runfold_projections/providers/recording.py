@@ -296,7 +296,7 @@ def plain(value: Any) -> Any:
         return plain(value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False))
     match value:
         case Mapping():
-            return {str(name): plain(member) for name, member in value.items()}
+            return {whole(str(name)): plain(member) for name, member in value.items()}
         case list() | tuple():
             return [plain(member) for member in value]
         case str():
