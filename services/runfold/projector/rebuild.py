@@ -71,7 +71,9 @@ async def rebuild(
 
 def _must(done: bool) -> None:
     if not done:
-        raise RebuildError("another rebuild has begun or finished since this one began, so this one was given up")
+        raise RebuildError(
+            "another rebuild has begun or finished since this one began, so this one was given up"
+        )
 
 
 async def _catching_up(
