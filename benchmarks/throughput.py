@@ -6,16 +6,18 @@ meanwhile meets both, and the ratio of two neighbours says more than either of t
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import NamedTuple
 
 from aiokafka import TopicPartition
+from query import Figures
 from texts import text
 
 from runfold import Run, Runfold
 from runfold.log.tail import Tail
+from runfold.projector.service import collect_rarely
 from runfold.projector.worker import connect_worker
 from runfold.settings import Settings
 from runfold.store.database import connect
@@ -25,45 +27,50 @@ from runfold_schemas.codec import Record, encode
 from runfold_schemas.events import AssistantMessage
 
 EVENT_BYTES = 590
+EVENTS = 300_000
+PAIRS = 5
+TARGETS = {100: 0.50, 1_000: 0.45}
+"""By the number of runs that the events are spread over: the least ratio of a worker to the raw limit."""
+
 _BATCH = 200
 _RUNS_AT_ONCE = 50
 """More of them at once fill the producer's buffers faster than one broker empties them."""
 
-
-class Throughput(NamedTuple):
-    """Events a second, medians; the ratio is the median of the pairs' ratios."""
-
-    raw: float
-    worker: float
-    ratio: float
+_log = logging.getLogger(__name__)
 
 
-async def measure(
-    settings: Settings, *, runs: int, events: int, pairs: int, report: Callable[[str], None]
-) -> Throughput:
-    """`events` in all, spread over `runs`."""
-    log_ids = await fill(settings, runs=runs, events=events)
-    report(f"{events:,} events are in {runs:,} runs")
-    measured = []
-    for _ in range(pairs):
-        pair = await raw(settings, log_ids, events), await worker(settings, events)
-        report(f"raw {pair[0]:,.0f}/s, worker {pair[1]:,.0f}/s, ratio {pair[1] / pair[0]:.2f}")
-        measured.append(pair)
-    return Throughput(
-        raw=median(one for one, _ in measured),
-        worker=median(one for _, one in measured),
-        ratio=median(worked / limit for limit, worked in measured),
-    )
+async def throughput(settings: Settings) -> Figures:
+    """Medians of all pairs; the ratio is the median of the pairs' ratios."""
+    collect_rarely()
+    figures: Figures = []
+    for runs, least in TARGETS.items():
+        own = settings.model_copy(update={"prefix": f"{settings.prefix}-{runs}"})
+        log_ids = await fill(own, runs=runs)
+        pairs = [await _pair(own, log_ids) for _ in range(PAIRS)]
+        limit, worked = median(one for one, _ in pairs), median(one for _, one in pairs)
+        ratio = median(one / limit for limit, one in pairs)
+        backlog = f"backlog of {EVENTS:,} events of {EVENT_BYTES} bytes in {runs:,} runs"
+        figures += [
+            (f"one worker, {backlog}", "", f"{worked:,.0f} events/s (raw limit {limit:,.0f})"),
+            (f"its ratio to the raw limit, {runs:,} runs", f">= {least:.2f}", f"{ratio:.2f}"),
+        ]
+    return figures
 
 
-async def fill(settings: Settings, *, runs: int, events: int) -> dict[str, str]:
+async def _pair(settings: Settings, log_ids: Mapping[str, str]) -> tuple[float, float]:
+    limit, worked = await raw(settings, log_ids), await worker(settings)
+    _log.info("%d runs: raw %.0f/s, worker %.0f/s, ratio %.2f", len(log_ids), limit, worked, worked / limit)
+    return limit, worked
+
+
+async def fill(settings: Settings, *, runs: int) -> dict[str, str]:
     """Opens runs and publishes events of 590 bytes to them; gives the topics with their log ids."""
     topics = {}
     async with Runfold.of(settings.log()) as runfold:
         for begin in range(0, runs, _RUNS_AT_ONCE):
             some = range(begin, min(begin + _RUNS_AT_ONCE, runs))
             opened = await asyncio.gather(*(runfold.open_run(agent_id="benchmark") for _ in some))
-            await asyncio.gather(*(_publish(run, events // runs - 1) for run in opened))
+            await asyncio.gather(*(_publish(run, EVENTS // runs - 1) for run in opened))
             topics |= {runfold.topics.run(run.run_id, run.life.log_id): run.life.log_id for run in opened}
     return topics
 
@@ -75,7 +82,7 @@ async def _publish(run: Run, count: int) -> None:
         await run.publish_batch([AssistantMessage(message=text(room)) for _ in some])
 
 
-async def raw(settings: Settings, log_ids: Mapping[str, str], total: int) -> float:
+async def raw(settings: Settings, log_ids: Mapping[str, str]) -> float:
     """Consumes and inserts pages of the same bytes, nothing decoded; inserts overlap with fetches as in the worker."""
     generation = new_generation()
     async with connect(settings.mongo, settings.database) as database, Tail.connect(settings.log()) as tail:
@@ -94,12 +101,12 @@ async def raw(settings: Settings, log_ids: Mapping[str, str], total: int) -> flo
             if inserting is not None:
                 await inserting
             inserting = asyncio.create_task(_insert(pages, rounds, stored)) if slices else None
-            if fetched == total:
+            if fetched == EVENTS:
                 break
         await inserting
         await Generations(database).drop(generation)
     (began, first), *_, (ended, _) = stored
-    return (total - first) / (ended - began)
+    return (EVENTS - first) / (ended - began)
 
 
 def _undecoded(log_id: str, records: Sequence[Record]) -> list[Page]:
@@ -131,7 +138,7 @@ async def _insert(
     stored.append((time.perf_counter(), sum(page.count for chunks in rounds for page in chunks)))
 
 
-async def worker(settings: Settings, total: int) -> float:
+async def worker(settings: Settings) -> float:
     """A worker on a generation of its own, with everything that it does in a service."""
     generation = new_generation()
     async with connect(settings.mongo, settings.database) as database:
@@ -140,10 +147,10 @@ async def worker(settings: Settings, total: int) -> float:
             while not (before := one.events):
                 await asyncio.sleep(0.001)
             began = time.perf_counter()
-            while one.events < total:
+            while one.events < EVENTS:
                 await asyncio.sleep(0.005)
             took = time.perf_counter() - began
             working.cancel()
             await asyncio.wait([working])
         await Generations(database).drop(generation)
-    return (total - before) / took
+    return (EVENTS - before) / took

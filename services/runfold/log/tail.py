@@ -99,7 +99,7 @@ class Tail:
         """Endless: what each fetch brought, partition by partition; an empty list where one brought nothing in time."""
         while True:
             if self._changed.is_set():
-                self._assign()
+                await self._assign()
             if not self._positions:
                 await self._changed.wait()
                 continue
@@ -112,7 +112,14 @@ class Tail:
                 if partition in self._positions and partition not in self._moved
             ]
 
-    def _assign(self) -> None:
+    async def _assign(self) -> None:
+        if self._positions:
+            # Kafka answers one request of a connection after the other. Without the pause the next fetch would be sent before
+            # the new topics' leaders are known, and these would wait until it has waited in vain.
+            self._consumer.pause(*self._consumer.assignment())
+            with kafka_errors():
+                # aiokafka takes the names only through its client.
+                await self._consumer._client.set_topics([at.topic for at in self._positions])  # noqa: SLF001
         self._changed.clear()
         self._moved.clear()
         self._consumer.assign(list(self._positions))

@@ -21,6 +21,9 @@ from runfold_schemas.topics import Topics
 
 _BATCH_MAX = 500
 
+_BATCH_TIMEOUT_MS = 20
+"""FastStream waits so long for a batch, and after an empty one sleeps as long: with its 200 ms a new run waited for 92 (p50)."""
+
 _MECHANISMS: Final = {"PLAIN": SASLPlaintext, "SCRAM-SHA-256": SASLScram256, "SCRAM-SHA-512": SASLScram512}
 
 OnAssigned = Callable[[set[int]], Awaitable[None]]
@@ -44,6 +47,7 @@ async def catalog_group(
         group_instance_id=settings.worker_id,
         batch=True,
         max_records=_BATCH_MAX,
+        batch_timeout_ms=_BATCH_TIMEOUT_MS,
         ack_policy=AckPolicy.MANUAL,
         auto_offset_reset="earliest",
         listener=_Listener(on_assigned),

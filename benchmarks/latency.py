@@ -1,0 +1,163 @@
+"""How soon what is published can be read, with projector and query in processes of their own.
+
+Each delay is from the call that publishes an event to the answer, over HTTP, that holds it: the query service is asked
+with `min_offset` as soon as the event's offset is known.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from query import Figures, Process, median_ms, quantile_ms, serving
+from texts import text
+
+from runfold import AssistantMessage, Run, Runfold
+from runfold.settings import Settings
+
+RUNS = 100
+EVENTS_PER_SECOND = 1_000
+ASKED_FOR = 21
+"""One event of so many is asked for: all of them would measure the query service. It shares no factor with RUNS."""
+
+OPENED_PER_SECOND = 20
+IDLE_RUNS = 5_000
+SECONDS = 20
+
+_log = logging.getLogger(__name__)
+
+
+async def live(settings: Settings) -> Figures:
+    """The delays of events, and those of runs' first events."""
+    async with serving(settings, "projector"), serving(settings, "query") as query:
+        return await _delays(settings, query)
+
+
+async def idle(settings: Settings) -> Figures:
+    """The same beside many open runs that nobody writes to, and what these cost the projector."""
+    async with serving(settings, "projector") as projector, serving(settings, "query") as query:
+        await _open_idle(settings, query)
+        _log.info("%s runs are open; waiting until they are parked", f"{IDLE_RUNS:,}")
+        while await _active(projector):
+            await asyncio.sleep(1)
+        share = await _processor_share(projector)
+        beside = f"beside {IDLE_RUNS:,} idle runs"
+        return [
+            (f"projector's CPU with {IDLE_RUNS:,} idle runs", "< 3 %", f"{share:.1%}"),
+            *(
+                (f"{figure}, {beside}", target, measured)
+                for figure, target, measured in await _delays(settings, query)
+            ),
+        ]
+
+
+async def _delays(settings: Settings, query: Process) -> Figures:
+    async with Runfold.of(settings.log()) as runfold:
+        events = await _event_delays(runfold, query)
+        _log.info("publish to visible: p50 %s, p99 %s", median_ms(events), quantile_ms(events, 0.99))
+        openings = await _opening_delays(runfold, query)
+        _log.info("open to visible: p50 %s, p99 %s", median_ms(openings), quantile_ms(openings, 0.99))
+    load = f"{EVENTS_PER_SECOND:,} events/s over {RUNS} runs"
+    return [
+        (f"publish to visible, {load}, p50", "< 15 ms", median_ms(events)),
+        (f"publish to visible, {load}, p99", "< 60 ms", quantile_ms(events, 0.99)),
+        (
+            f"open a run to its first event visible, {OPENED_PER_SECOND} new runs/s, p99",
+            "< 300 ms",
+            f"{quantile_ms(openings, 0.99)} (p50 {median_ms(openings)})",
+        ),
+    ]
+
+
+async def _event_delays(runfold: Runfold, query: Process) -> list[float]:
+    runs = await asyncio.gather(*(runfold.open_run(agent_id="benchmark") for _ in range(RUNS)))
+    await asyncio.gather(*(_publish_and_read(run, query) for run in runs))
+    asked: list[asyncio.Task[float]] = []
+    async with asyncio.TaskGroup() as tasks:
+        async for number in _paced(EVENTS_PER_SECOND):
+            run = runs[number % RUNS]
+            if number % ASKED_FOR:
+                await run.send(AssistantMessage(message=text(300)))
+            else:
+                asked.append(tasks.create_task(_publish_and_read(run, query)))
+    return [one.result() for one in asked]
+
+
+async def _opening_delays(runfold: Runfold, query: Process) -> list[float]:
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(_open_and_read(runfold, query)) async for _ in _paced(OPENED_PER_SECOND)]
+    return [one.result() for one in asked]
+
+
+async def _open_and_read(runfold: Runfold, query: Process) -> float:
+    began = time.perf_counter()
+    await _publish_and_read(await runfold.open_run(agent_id="benchmark"), query)
+    return time.perf_counter() - began
+
+
+async def _publish_and_read(run: Run, query: Process) -> float:
+    began = time.perf_counter()
+    position = await run.publish(AssistantMessage(message=text(300)))
+    offset = position.offset
+    answer = json.loads(
+        await _get(query, f"/v1/runs/{run.run_id}/events?first_offset={offset}&min_offset={offset}&limit=1")
+    )
+    assert answer["events"][0]["offset"] == offset
+    return time.perf_counter() - began
+
+
+async def _paced(a_second: int) -> AsyncIterator[int]:
+    """Numbers at an even pace, for the time of one measurement; a delay is made up for."""
+    began = time.perf_counter()
+    for number in range(SECONDS * a_second):
+        await asyncio.sleep(max(0.0, began + number / a_second - time.perf_counter()))
+        yield number
+    late = time.perf_counter() - began - SECONDS
+    if late > SECONDS / 20:
+        _log.warning("the machine is too busy: what should have taken %s s took %.1f s more", SECONDS, late)
+
+
+async def _open_idle(settings: Settings, query: Process) -> None:
+    portion = 100
+    async with Runfold.of(settings.log()) as runfold:
+        for _ in range(0, IDLE_RUNS, portion):
+            runs = await asyncio.gather(*(runfold.open_run(agent_id="benchmark") for _ in range(portion)))
+        await _read_first(runs, query)
+
+
+async def _read_first(runs: Sequence[Run], query: Process) -> None:
+    for run in runs:
+        await _get(query, f"/v1/runs/{run.run_id}?min_offset=0")
+
+
+async def _active(projector: Process) -> float:
+    metrics = (await _get(projector, "/metrics")).decode().splitlines()
+    return float(next(line.split()[1] for line in metrics if line.startswith("runfold_active_runs ")))
+
+
+async def _processor_share(process: Process) -> float:
+    """Of one core."""
+    before = _processor_seconds(process)
+    await asyncio.sleep(2 * SECONDS)
+    return (_processor_seconds(process) - before) / (2 * SECONDS)
+
+
+def _processor_seconds(process: Process) -> float:
+    # What follows the name, which may hold spaces; user and system time are its 12th and 13th field.
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+async def _get(process: Process, path: str) -> bytes:
+    """One connection a request: what a keep-alive saves is a fraction of a millisecond."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", process.port)
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: benchmark\r\nConnection: close\r\n\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    assert head.startswith(b"HTTP/1.1 200"), (path, head, body)
+    return body
