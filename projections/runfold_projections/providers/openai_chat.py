@@ -14,6 +14,8 @@ What is for this provider alone (`provider_data["openai-chat"]`):
 - a call's `arguments`, where the exact text is not that of compact JSON, and `custom` (true) for free text;
 - thinking's `member`; an image's `detail`;
 - on the first part of a message, `members`: those that OpenAI's API does not have, handed back as they came.
+
+An opaque part is a piece of its message: some of its members, or some of its `content`.
 """
 
 import json
@@ -182,10 +184,8 @@ def _assistant(encoding: Encoding, message: Message) -> list[Fields]:
                 member = str(data.get("member") or "reasoning_content")
                 members[member] = f"{members.get(member, '')}{part.text}"
             case OpaquePart(provider="openai-chat", content=dict(block)):
-                if isinstance(block.get("type"), str):
-                    content.append(block)
-                else:
-                    members |= block
+                content += _items(block.get("content"))
+                members |= {name: value for name, value in block.items() if name != "content"}
             case _:
                 encoding.refuse(f"a {part.type} of the assistant: Chat Completions has no form for it")
         if isinstance(part, TextPart | ThinkingPart | ToolUsePart):
@@ -229,6 +229,10 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def _items(value: Any) -> list[Fields]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def _text(encoding: Encoding, part: TextPart) -> list[Fields]:
     if not part.text:
         encoding.leave_out("an empty text", rule="text-not-blank")
@@ -238,7 +242,7 @@ def _text(encoding: Encoding, part: TextPart) -> list[Fields]:
 
 def _short(content: list[Fields]) -> str | list[Fields]:
     """One text as a string, as it was most likely said and as every server takes it."""
-    if len(content) == 1 and content[0]["type"] == "text":
+    if len(content) == 1 and content[0].keys() == {"type", "text"}:
         return str(content[0]["text"])
     return content
 

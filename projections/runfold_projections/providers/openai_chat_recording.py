@@ -55,13 +55,13 @@ class ChatRecorder:
     def _said_nothing(self, chunk: Any) -> None:
         # A chunk of usage has an empty list of choices.
         if (error := get(chunk, "error")) is not None:
-            self.blocks.fault(f"the server broke off: {get(error, 'message') or plain(error)}")
+            self.blocks.fault(f"the server broke off: {plain(get(error, 'message') or error)}")
         elif get(chunk, "choices") is None and get(chunk, "usage") is None:
             self.blocks.fault(f"a {type(chunk).__name__} without choices")
 
     def _begin(self, chunk: Any) -> None:
-        self.blocks.message_id = self._string(get(chunk, "id"), "id") or None
-        self.blocks.model = self._string(get(chunk, "model"), "model") or self.blocks.model
+        self.blocks.message_id = self._word(get(chunk, "id")) or None
+        self.blocks.model = self._word(get(chunk, "model")) or self.blocks.model
 
     def _choice(self, choice: Any) -> list[Data]:
         delta = get(choice, "delta")
@@ -73,7 +73,7 @@ class ChatRecorder:
         self.blocks.unfinished = not reason and self.blocks.stop_reason is None and delta is not None
         if not reason:
             return []
-        self.blocks.stop_reason = self._string(reason, "finish_reason") or None
+        self.blocks.stop_reason = self._word(reason) or None
         return self._close()
 
     def _say(self, members: Iterable[tuple[str, Any]]) -> None:
@@ -88,7 +88,7 @@ class ChatRecorder:
                 case "reasoning_content" | "reasoning":
                     self._thought(name, value)
                 case "refusal":
-                    self.blocks.text("refusal", self._string(value, name), refusal=True)
+                    self.blocks.text("refusal", self.blocks.string(value), refusal=True)
                 case "tool_calls":
                     for position, call in enumerate(self._items(value, name)):
                         self._called(call, position)
@@ -99,13 +99,13 @@ class ChatRecorder:
                 case "annotations":
                     self._annotations += plain(self._items(value, name))
                 case _:
-                    self._members[name] = _grown(self._members.get(name), plain(value))
+                    self._members[whole(name)] = _grown(self._members.get(name), plain(value))
 
     def _thought(self, name: str, text: Any) -> None:
         # Servers that change from one name to the other say it twice.
         self._reasoning = self._reasoning or name
         if name == self._reasoning:
-            self.blocks.thinking("reasoning", self._string(text, name), member=name)
+            self.blocks.thinking("reasoning", self.blocks.string(text), member=name)
 
     def _said(self, content: Any) -> None:
         if isinstance(content, str):
@@ -115,12 +115,10 @@ class ChatRecorder:
             if get(part, "type") == "text" and isinstance(text := get(part, "text"), str):
                 self._text(text)
             elif get(part, "type") == "refusal":
-                self.blocks.text("refusal", self._string(get(part, "refusal"), "refusal"), refusal=True)
+                self.blocks.text("refusal", self.blocks.string(get(part, "refusal")), refusal=True)
             else:
                 self._content.append(key := ("content", len(self._content)))
-                block = plain(part)
-                typed = isinstance(block, dict) and isinstance(block.get("type"), str)
-                self.blocks.other(key, block if typed else {"type": "unknown", "content": block})
+                self.blocks.other(key, {"content": [plain(part)]})
 
     def _text(self, text: str) -> None:
         if not self._content or self._content[-1][0] != "text":
@@ -128,13 +126,13 @@ class ChatRecorder:
         self.blocks.text(self._content[-1], text)
 
     def _called(self, call: Any, position: int) -> None:
-        tool_id = self._string(get(call, "id"), "id")
+        tool_id = self._word(get(call, "id"))
         said = get(call, "function", "custom")
-        name = self._string(get(said, "name"), "name")
+        name = self._word(get(said, "name"))
         key = self._call_key(get(call, "index"), position, tool_id=tool_id, name=name)
         self.blocks.call(key, tool_id=tool_id, name=name)
         if get(call, "type") == "custom" or key in self._custom:
-            text = self._custom.get(key, "") + self._string(get(said, "input"), "input")
+            text = self._custom.get(key, "") + self.blocks.string(get(said, "input"))
             self._custom[key] = text
             self.blocks.call(key, tool_id=None, name=None, custom=True)
             self.blocks.arguments(key, {"input": whole(text)})
@@ -161,15 +159,15 @@ class ChatRecorder:
         """The one call that a message could make before calls had ids. It gets one, and is a call like others from here."""
         tool_id = f"{self.blocks.message_id or 'call'}-f"
         self._calls.setdefault("function_call", tool_id)
-        self.blocks.call("function_call", tool_id=tool_id, name=self._string(get(call, "name"), "name"))
-        self.blocks.arguments_text("function_call", self._string(get(call, "arguments"), "arguments"))
+        self.blocks.call("function_call", tool_id=tool_id, name=self._word(get(call, "name")))
+        self.blocks.arguments_text("function_call", self.blocks.string(get(call, "arguments")))
 
     def _sounded(self, audio: Any) -> None:
         """Speech is kept as its words. The sound itself is not: it is large, and a request names it by its id."""
         for name in ("id", "expires_at"):
             if isinstance(value := get(audio, name), str | int):
                 self._sound[name] = plain(value)
-        self.blocks.text("audio", self._string(get(audio, "transcript"), "transcript"), audio=self._sound)
+        self.blocks.text("audio", self.blocks.string(get(audio, "transcript")), audio=self._sound)
 
     def _close(self) -> list[Data]:
         texts, calls = [*self._content, "refusal", "audio"], list(self._calls)
@@ -205,12 +203,9 @@ class ChatRecorder:
             cache_write_tokens=get(details, "cache_write_tokens"),
         )
 
-    def _string(self, value: Any, what: str) -> str:
-        if isinstance(value, str):
-            return value
-        if value is not None:
-            self.blocks.fault(f"{what} is a {type(value).__name__} and no text")
-        return ""
+    def _word(self, value: Any) -> str:
+        """A text that comes whole, unlike the pieces of a stream, which may part a character."""
+        return whole(self.blocks.string(value))
 
     def _items(self, value: Any, what: str) -> list[Any]:
         if isinstance(value, list):

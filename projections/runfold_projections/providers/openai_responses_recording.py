@@ -64,8 +64,8 @@ class ResponsesRecorder:
         return ()
 
     def _begin(self, response: Any) -> None:
-        self.blocks.message_id = self._string(get(response, "id"), "id") or self.blocks.message_id
-        self.blocks.model = self._string(get(response, "model"), "model") or self.blocks.model
+        self.blocks.message_id = self._word(get(response, "id")) or self.blocks.message_id
+        self.blocks.model = self._word(get(response, "model")) or self.blocks.model
 
     def _last(self, response: Any) -> list[Data]:
         """What the response says of itself when it ends."""
@@ -77,24 +77,24 @@ class ResponsesRecorder:
             self._error(error)
         if (usage := get(response, "usage")) is not None:
             self._count(usage)
-        status = self._string(get(response, "status"), "status")
-        reason = self._string(get(get(response, "incomplete_details"), "reason"), "reason")
+        status = self._word(get(response, "status"))
+        reason = self._word(get(get(response, "incomplete_details"), "reason"))
         self.blocks.stop_reason = reason or status or None
         self.blocks.unfinished = status in _BROKEN
         return events
 
     def _is_done(self, index: int, item: Any) -> bool:
-        return index in self._done or self._string(get(item, "id"), "id") in self._done
+        return index in self._done or self._word(get(item, "id")) in self._done
 
     def _place(self, chunk: Any) -> Any:
         """Where its item is; some servers say only which it is."""
         index = get(chunk, "output_index")
-        return index if isinstance(index, int) else self._string(get(chunk, "item_id"), "item_id")
+        return index if isinstance(index, int) else self._word(get(chunk, "item_id"))
 
     def _text_delta(self, chunk: Any, *, refusal: bool) -> None:
         index = get(chunk, "content_index")
         key = (self._place(chunk), index if isinstance(index, int) else 0)
-        text = self._string(get(chunk, "delta"), "delta")
+        text = self.blocks.string(get(chunk, "delta"))
         if self.blocks.is_open(key):
             self.blocks.text(key, text)
             return
@@ -102,7 +102,7 @@ class ResponsesRecorder:
         self.blocks.text(key, text, **({"refusal": True} if refusal else {}))
 
     def _arguments_delta(self, chunk: Any) -> None:
-        if text := self._string(get(chunk, "delta"), "delta"):
+        if text := self.blocks.string(get(chunk, "delta")):
             place = self._place(chunk)
             self._streamed.add(place)
             self.blocks.arguments_text((place, "call"), text)
@@ -110,7 +110,7 @@ class ResponsesRecorder:
     def _reasoning_delta(self, chunk: Any, piece: tuple[Any, ...]) -> None:
         place = self._place(chunk)
         before = self._reasoning.get(place, piece)
-        text = self._string(get(chunk, "delta"), "delta")
+        text = self.blocks.string(get(chunk, "delta"))
         self._reasoning[place] = piece
         self.blocks.thinking((place, "reasoning"), text if before == piece else f"\n\n{text}")
 
@@ -122,7 +122,7 @@ class ResponsesRecorder:
 
     def _item(self, place: Any, item: Any) -> list[Data]:
         """The events of a whole item."""
-        self._done |= {place, self._string(get(item, "id"), "id") or place}
+        self._done |= {place, self._word(get(item, "id")) or place}
         match get(item, "type"):
             case "message":
                 return self._message(place, item)
@@ -144,7 +144,7 @@ class ResponsesRecorder:
             key = (place, index)
             kind = get(part, "type")
             if kind in ("output_text", "refusal"):
-                said = self._string(get(part, "refusal" if kind == "refusal" else "text"), "text")
+                said = self.blocks.string(get(part, "refusal" if kind == "refusal" else "text"))
                 data: dict[str, Any] = {"item": members, "part": _rest(part, "type", "text", "refusal")}
                 if kind == "refusal":
                     data["refusal"] = True
@@ -159,7 +159,7 @@ class ResponsesRecorder:
     def _reasoned(self, place: Any, item: Any) -> list[Data]:
         key = (place, "reasoning")
         pieces = [
-            self._string(get(piece, "text"), "text")
+            self.blocks.string(get(piece, "text"))
             for name in ("summary", "content")
             for piece in self._items(get(item, name) or [], name)
         ]
@@ -182,14 +182,14 @@ class ResponsesRecorder:
     def _called_freely(self, place: Any, item: Any) -> list[Data]:
         key = (place, "call")
         self._name(place, item)
-        self.blocks.arguments(key, {"input": whole(self._string(get(item, "input"), "input"))})
+        self.blocks.arguments(key, {"input": whole(self.blocks.string(get(item, "input")))})
         members = _rest(item, "type", "call_id", "name", "input")
         self.blocks.call(key, tool_id=None, name=None, item=members, custom=True)
         return self.blocks.close(key)
 
     def _name(self, place: Any, item: Any) -> None:
-        tool_id = self._string(get(item, "call_id", "id"), "call_id")
-        self.blocks.call((place, "call"), tool_id=tool_id, name=self._string(get(item, "name"), "name"))
+        tool_id = self._word(get(item, "call_id", "id"))
+        self.blocks.call((place, "call"), tool_id=tool_id, name=self._word(get(item, "name")))
 
     def _error(self, error: Any) -> None:
         told = [str(plain(said)) for said in (get(error, "code"), get(error, "message")) if said is not None]
@@ -204,12 +204,9 @@ class ResponsesRecorder:
             cache_write_tokens=get(details, "cache_write_tokens"),
         )
 
-    def _string(self, value: Any, what: str) -> str:
-        if isinstance(value, str):
-            return value
-        if value is not None:
-            self.blocks.fault(f"{what} is a {type(value).__name__} and no text")
-        return ""
+    def _word(self, value: Any) -> str:
+        """A text that comes whole, unlike the pieces of a stream, which may part a character."""
+        return whole(self.blocks.string(value))
 
     def _items(self, value: Any, what: str) -> list[Any]:
         if isinstance(value, list):

@@ -78,6 +78,7 @@ def faults(events: list[Any]) -> tuple[str, ...]:
         },
         {"content": "", "reasoning_content": "cut"},
         {"content": "x", "vendor": {"id": 1}},
+        {"content": [{"type": "thinking", "thinking": []}, {"type": "text", "text": "4"}]},
         {"vendor": "only this", "content": ""},
     ],
 )
