@@ -11,6 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import latency
+import providers
 import query
 import throughput
 from query import Figures
@@ -28,6 +29,8 @@ PARTS: dict[str, Callable[[Settings], Awaitable[Figures]]] = {
     "follow": query.follow,
     "listing": query.listing,
     "idle": latency.idle,
+    "encoding": providers.encoding,
+    "recording": providers.recording,
 }
 
 _log = logging.getLogger(__name__)

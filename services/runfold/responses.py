@@ -40,7 +40,7 @@ async def record_stream(
     recording: _Recording | None = None
     finished = False
     try:
-        async for chunk in _chunks(stream):
+        async for chunk in stream if isinstance(stream, AsyncIterable) else _on_a_thread(stream):
             if recording is None:
                 named = provider or provider_of(chunk)
                 recording = _Recording(named, recorder(named, tool_names=tool_names), publish)
@@ -85,12 +85,8 @@ class _Recording:
         self._publishing = None
 
 
-async def _chunks(stream: AsyncIterable[ChunkT] | Iterable[ChunkT]) -> AsyncIterator[ChunkT]:
-    if isinstance(stream, AsyncIterable):
-        async for chunk in stream:
-            yield chunk
-        return
-    # An SDK's synchronous stream blocks while the model thinks, so it is read on a thread.
+async def _on_a_thread(stream: Iterable[ChunkT]) -> AsyncIterator[ChunkT]:
+    """A synchronous stream blocks while the model thinks."""
     waiting = iter(stream)
     while got := await asyncio.to_thread(_next, waiting):
         yield got[0]

@@ -280,10 +280,17 @@ class Blocks:
         return {"provider_data": {self.provider: block.data}} if block.data else {}
 
 
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
 def get(value: Any, *names: str) -> Any:
     """The first of these members that is there and not null, of an SDK's object or of decoded JSON."""
+    # Every chunk of a stream comes through here, and both pydantic's own lookup and a test for `Mapping` take a while.
+    members = value if isinstance(value, dict) else getattr(value, "__dict__", _NOTHING)
     for name in names:
-        found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+        found = members.get(name)
+        if found is None and members is not value and name not in members:
+            found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
         if found is not None:
             return found
     return None
