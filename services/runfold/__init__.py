@@ -2,9 +2,13 @@
 
 from runfold.client import Runfold
 from runfold.run import Position, Run
+from runfold_projections.providers import Encoded, encode, validate
+from runfold_projections.repair import repair
+from runfold_projections.validation import Fault
 from runfold_schemas.errors import (
     ConfigurationError,
     EventTooLargeError,
+    InexpressibleError,
     InvalidEventError,
     InvalidIdError,
     NotYetVisibleError,
@@ -18,8 +22,11 @@ from runfold_schemas.errors import (
 from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
+    EventAmended,
     PhaseChanged,
     PlannerNote,
+    ProviderPart,
+    ResponseRecorded,
     RunCanceled,
     RunCompleted,
     RunFailed,
@@ -35,13 +42,19 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
-from runfold_schemas.messages import Message
+from runfold_schemas.messages import DocumentPart, ImagePart, Message, Provider, TextPart
 
 __all__ = [
     "AnyEvent",
     "AssistantMessage",
     "ConfigurationError",
+    "DocumentPart",
+    "Encoded",
+    "EventAmended",
     "EventTooLargeError",
+    "Fault",
+    "ImagePart",
+    "InexpressibleError",
     "InvalidEventError",
     "InvalidIdError",
     "Message",
@@ -49,7 +62,10 @@ __all__ = [
     "PhaseChanged",
     "PlannerNote",
     "Position",
+    "Provider",
+    "ProviderPart",
     "RejectedError",
+    "ResponseRecorded",
     "Run",
     "RunCanceled",
     "RunCompleted",
@@ -65,10 +81,14 @@ __all__ = [
     "Runfold",
     "RunfoldError",
     "SystemMessage",
+    "TextPart",
     "Thinking",
     "TokenUsage",
     "ToolCall",
     "ToolResult",
     "UnavailableError",
     "UserMessage",
+    "encode",
+    "repair",
+    "validate",
 ]
