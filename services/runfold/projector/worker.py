@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from runfold.log.admin import LogAdmin
@@ -300,11 +300,13 @@ class Worker:
                     for name, life in topics.items()
                     if name not in self._by_topic and partition_of(life.run_id) in self._partitions
                 }
-                await self._sweep_parked(ours)
-            await self._sweep_unannounced(ours)
+                parked = await self._runs.parked_ends(self._partitions)
+                await self._sweep_parked(ours, parked)
+            await self._sweep_unannounced(
+                {name: life for name, life in ours.items() if life.run_id not in parked}
+            )
 
-    async def _sweep_parked(self, topics: dict[str, RunTopic]) -> None:
-        parked = await self._runs.parked_ends(self._partitions)
+    async def _sweep_parked(self, topics: dict[str, RunTopic], parked: Mapping[str, tuple[str, int]]) -> None:
         positions = {
             name: parked[life.run_id][1]
             for name, life in topics.items()
