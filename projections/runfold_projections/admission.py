@@ -77,24 +77,30 @@ class Admission:
                 f"expected_offset is {event.expected_offset}, the last accepted event is at {self.last_offset}",
             )
         if event.type in _LIFECYCLE:
-            refusal = self._change_life(event.type)
+            refusal = self._refusal(event.type)
             if refusal:
                 return Admitted(record, "rejected", event, refusal)
             outcome: Outcome = "accepted"
         else:
             outcome = "late" if self.ended else "accepted"
-        self._seen.add(event.event_id)
-        self.last_offset = record.offset
+        self._count(event, record.offset)
         return Admitted(record, outcome, event, "the run had ended" if outcome == "late" else "")
 
-    def _change_life(self, change: str) -> str:
-        """Why the change is refused; "" if it is made."""
+    def replay(self, one: Admitted) -> None:
+        """Takes in a record that was judged before, so that the next one can be admitted. Nothing is judged again."""
+        if one.counts and one.event is not None:
+            self._count(one.event, one.record.offset)
+
+    def _count(self, event: AnyEvent, offset: int) -> None:
+        self._seen.add(event.event_id)
+        self.last_offset = offset
+        self.opened = self.opened or event.type == "run_opened"
+        self.ended = self.ended or event.type in ENDINGS
+
+    def _refusal(self, change: str) -> str:
+        """Why the change of the run's life is refused; "" if it is made."""
         if self.ended:
             return "the run has ended"
-        if change == "run_opened":
-            if self.opened:
-                return "the run is open already"
-            self.opened = True
-        if change in ENDINGS:
-            self.ended = True
+        if change == "run_opened" and self.opened:
+            return "the run is open already"
         return ""

@@ -236,6 +236,19 @@ def test_admitting_in_portions_with_the_state_stored_in_between_is_admitting_at_
 
 
 @modest
+@given(logs(), st.data())
+def test_replaying_what_was_judged_is_admitting_it(log, data):
+    judged = admit(log)
+    cut = data.draw(st.integers(0, len(log)))
+
+    admission = Admission("run-1")
+    for one in judged[:cut]:
+        admission.replay(one)
+
+    assert [admission.admit(one) for one in log[cut:]] == judged[cut:]
+
+
+@modest
 @given(logs())
 def test_each_event_counts_once_and_nothing_else_counts(log):
     admitted = admit(log)
