@@ -10,17 +10,12 @@ from typing import Final, Literal, NamedTuple
 
 from runfold_schemas.codec import Record, decode_record
 from runfold_schemas.errors import UndecodableError
-from runfold_schemas.events import AnyEvent
+from runfold_schemas.events import ENDINGS, LIFECYCLE, AnyEvent
 
 Outcome = Literal["accepted", "duplicate", "rejected", "late", "undecodable"]
 
 COUNTING: Final[frozenset[Outcome]] = frozenset({"accepted", "late"})
 """The outcomes with which an event is part of the run's history."""
-
-ENDINGS: Final = frozenset({"run_completed", "run_failed", "run_canceled"})
-"""The types of the events that end a run, where they are accepted."""
-
-_LIFECYCLE = ENDINGS | {"run_opened", "run_started", "run_paused", "run_resumed", "phase_changed"}
 
 
 class Admitted(NamedTuple):
@@ -76,7 +71,7 @@ class Admission:
                 event,
                 f"expected_offset is {event.expected_offset}, the last accepted event is at {self.last_offset}",
             )
-        if event.type in _LIFECYCLE:
+        if event.type in LIFECYCLE:
             refusal = self._refusal(event.type)
             if refusal:
                 return Admitted(record, "rejected", event, refusal)

@@ -6,12 +6,14 @@ nothing else: the log is a fact, and refusing to fold it would hide the run.
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, assert_never
+from typing import Any, Final, assert_never, get_args
 
 from pydantic import BaseModel, ConfigDict
 
 from runfold_projections.admission import Admitted
 from runfold_schemas.events import (
+    ENDINGS,
+    LIFECYCLE,
     AnyEvent,
     AssistantMessage,
     EventAmended,
@@ -37,7 +39,7 @@ from runfold_schemas.events import (
     UserMessage,
 )
 
-_LIVE: Final[frozenset[Status]] = frozenset({"pending", "running", "paused"})
+_LIVE: Final[frozenset[Status]] = frozenset(get_args(Status)) - frozenset(ENDINGS.values())
 
 
 class TokenTotals(BaseModel):
@@ -97,20 +99,7 @@ def fold(record: RunRecord, admitted: Iterable[Admitted]) -> RunRecord:
     return record.model_copy(update=changes)
 
 
-_CHANGING: Final = frozenset(
-    {
-        "token_usage",
-        "run_opened",
-        "run_started",
-        "run_paused",
-        "run_resumed",
-        "run_completed",
-        "run_failed",
-        "run_canceled",
-        "run_labeled",
-        "phase_changed",
-    }
-)
+_CHANGING: Final = LIFECYCLE | {"run_labeled", "token_usage"}
 """The kinds that change more than the counts; the rest, nearly all of a log, take the short way."""
 
 

@@ -5,7 +5,8 @@ names of kinds and data fields are Goa-AI's memory events where it has them. Unk
 older reader passes a newer writer's event on unharmed.
 """
 
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -22,6 +23,18 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 Status = Literal["pending", "running", "paused", "completed", "failed", "canceled"]
 Phase = Literal["prompted", "planning", "executing_tools", "synthesizing", "completed", "failed", "canceled"]
+
+ENDINGS: Final[Mapping[str, Status]] = {
+    "run_completed": "completed",
+    "run_failed": "failed",
+    "run_canceled": "canceled",
+}
+"""The kinds of events that end a run, where they are accepted, each with the status that it has then."""
+
+LIFECYCLE: Final = frozenset(
+    {*ENDINGS, "run_opened", "run_started", "run_paused", "run_resumed", "phase_changed"}
+)
+"""The kinds that change a run's life: after its end they are refused."""
 
 
 class Data(BaseModel):

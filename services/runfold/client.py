@@ -21,20 +21,9 @@ from runfold.run import Run, check_size, outgoing
 from runfold_projections.admission import Admitted
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import new_event
-from runfold_schemas.errors import (
-    RunConflictError,
-    RunfoldError,
-    RunNotFoundError,
-)
-from runfold_schemas.events import (
-    RunCanceled,
-    RunCompleted,
-    RunFailed,
-    RunOpened,
-)
+from runfold_schemas.errors import RunConflictError, RunfoldError, RunNotFoundError
+from runfold_schemas.events import RunOpened
 from runfold_schemas.topics import Topics, check_id
-
-_ENDINGS = (RunCompleted, RunFailed, RunCanceled)
 
 
 class Runfold:

@@ -31,6 +31,7 @@ from runfold_schemas.codec import encode as encode_event
 from runfold_schemas.codec import headers, new_event
 from runfold_schemas.errors import EventTooLargeError, RejectedError, RunEndedError
 from runfold_schemas.events import (
+    ENDINGS,
     AnyEvent,
     Data,
     RunCanceled,
@@ -43,8 +44,6 @@ from runfold_schemas.events import (
 )
 from runfold_schemas.messages import Message, Provider
 from runfold_schemas.topics import RECORD_BYTES_MAX, Topics
-
-_ENDINGS = (RunCompleted, RunFailed, RunCanceled)
 
 ChunkT = TypeVar("ChunkT")
 
@@ -312,7 +311,7 @@ class Run:
         else:
             self._awake_since = max(self._awake_since, sent_at)
         await self._check_outcomes(events, first_offset=position.offset)
-        self._ended = self._ended or any(isinstance(event.data, _ENDINGS) for event in events)
+        self._ended = self._ended or any(event.type in ENDINGS for event in events)
         return position
 
     async def _check_outcomes(self, events: list[AnyEvent], *, first_offset: int) -> None:

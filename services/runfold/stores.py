@@ -23,14 +23,14 @@ from runfold_projections.run import RunRecord, fold
 from runfold_schemas.codec import parse_event
 from runfold_schemas.errors import InvalidEventError, RunEndedError, RunNotFoundError
 from runfold_schemas.events import (
+    ENDINGS,
+    LIFECYCLE,
     AnyEvent,
     Data,
-    PhaseChanged,
     RunCanceled,
     RunCompleted,
     RunFailed,
     RunLabeled,
-    RunOpened,
     RunPaused,
     RunResumed,
     RunStarted,
@@ -117,7 +117,7 @@ class RunfoldStores:
         """
         run, _ = await self._runs.open(self._runfold, agent_id=agent_id, run_id=run_id)
         appended = [_event_of(run, event) for event in events]
-        changes_run = any(isinstance(event.data, _ABOUT_THE_RUN) for event in appended)
+        changes_run = any(event.type in _ABOUT_THE_RUN for event in appended)
         await run.publish_batch(appended, late=run.ended and not changes_run)
 
     async def load_run(self, agent_id: str, run_id: str) -> Snapshot:
@@ -126,7 +126,7 @@ class RunfoldStores:
         if run is None or run.life.agent_id != agent_id:
             return Snapshot(agent_id, run_id)
         history = [admitted async for admitted in run.history()]
-        events = tuple(event for event in _counting(history) if not isinstance(event.data, _ABOUT_THE_RUN))
+        events = tuple(event for event in _counting(history) if event.type not in _ABOUT_THE_RUN)
         return Snapshot(agent_id, run_id, events, {"log_id": run.life.log_id, "next_offset": len(history)})
 
     async def upsert_run(self, record: Record) -> None:
@@ -165,17 +165,7 @@ class RunfoldStores:
             return None
 
 
-_ABOUT_THE_RUN: Final = (
-    RunOpened,
-    RunStarted,
-    RunPaused,
-    RunResumed,
-    RunCompleted,
-    RunFailed,
-    RunCanceled,
-    RunLabeled,
-    PhaseChanged,
-)
+_ABOUT_THE_RUN: Final = LIFECYCLE | {"run_labeled"}
 
 
 def _event_of(run: Run, given: MemoryEvent | Data | AnyEvent) -> AnyEvent:
@@ -227,7 +217,7 @@ def _new_entries(standing: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict
 
 
 def _transition(standing: Record, record: Record) -> Iterator[Data]:
-    if standing.status in ("completed", "failed", "canceled"):
+    if standing.status in ENDINGS.values():
         raise RunEndedError(record.run_id)
     match record.status:
         case "pending":

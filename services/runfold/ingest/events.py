@@ -2,27 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from runfold.ingest.bodies import InvalidItemError, Item, Place
 from runfold_schemas.codec import encode, event_types, parse_event
 from runfold_schemas.errors import InvalidEventError, RunfoldError
-from runfold_schemas.events import (
-    AnyEvent,
-    PhaseChanged,
-    RunCanceled,
-    RunCompleted,
-    RunFailed,
-    RunPaused,
-    RunResumed,
-    RunStarted,
-)
+from runfold_schemas.events import ENDINGS, LIFECYCLE, AnyEvent
 
 EventIds = Callable[[int], str]
 """The event_id of the request's event at this index, if it brings none."""
-
-_ENDINGS: Final = (RunCompleted, RunFailed, RunCanceled)
-_LIFECYCLE: Final = (*_ENDINGS, RunStarted, RunPaused, RunResumed, PhaseChanged)
 
 
 def events_of(items: Sequence[Item], *, run_id: str, event_ids: EventIds, now: datetime) -> list[AnyEvent]:
@@ -42,7 +30,7 @@ def events_of(items: Sequence[Item], *, run_id: str, event_ids: EventIds, now: d
 
 def changes_life(events: Sequence[AnyEvent]) -> bool:
     """Whether one of them changes the status or phase of its run, which no late event can."""
-    return any(isinstance(event.data, _LIFECYCLE) for event in events)
+    return any(event.type in LIFECYCLE for event in events)
 
 
 def culprit(error: InvalidEventError, events: Sequence[AnyEvent], items: Sequence[Item]) -> RunfoldError:
@@ -74,7 +62,7 @@ def _check_envelope(fields: dict[str, Any], *, run_id: str, alone: bool) -> None
 
 
 def _check_not_after_end(before: Sequence[AnyEvent]) -> None:
-    if before and isinstance(before[-1].data, _ENDINGS):
+    if before and before[-1].type in ENDINGS:
         raise InvalidEventError("type: the run ends with the event before this one", field="type")
 
 

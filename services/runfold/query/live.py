@@ -18,9 +18,10 @@ from runfold.log.settings import LogSettings
 from runfold.log.tail import Tail
 from runfold.query.events import record_json
 from runfold.query.runs import RunReader, Standing
-from runfold_projections.admission import ENDINGS, Admitted
+from runfold_projections.admission import Admitted
 from runfold_schemas.codec import Record
 from runfold_schemas.errors import UnavailableError
+from runfold_schemas.events import ENDINGS
 from runfold_schemas.topics import Topics
 
 _SEAT_BYTES_MAX = 1024 * 1024

@@ -10,10 +10,11 @@ from runfold.query.history import History, LogHistory, SnapshotHistory, Source
 from runfold.query.lives import Lives
 from runfold.query.snapshots import Snapshot, Snapshots
 from runfold.store.runs import RunState
-from runfold_projections.admission import ENDINGS, Admission
+from runfold_projections.admission import Admission
 from runfold_projections.run import RunRecord, fold
 from runfold_schemas.catalog import Life
 from runfold_schemas.errors import NotYetVisibleError, UnavailableError
+from runfold_schemas.events import ENDINGS
 from runfold_schemas.topics import Topics, check_id
 
 _POLL_SECONDS_MIN = 0.002
