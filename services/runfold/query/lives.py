@@ -30,31 +30,15 @@ class Lives:
         """The run's life as the catalog has it now. Raises `RunNotFoundError`, `UnavailableError`."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                life = await self._lookup(run_id)
+                life = await (await self._connected()).lookup(run_id)
         except TimeoutError as error:
             raise UnavailableError("Kafka", reason=f"no answer in {self._timeout_seconds} s") from error
         if life is None:
             raise RunNotFoundError(run_id)
         return life
 
-    async def _lookup(self, run_id: str) -> Life | None:
-        view = await self._connected()
-        try:
-            return await view.lookup(run_id)
-        except UnavailableError as error:
-            # The view stands on an error of its own reader: that is how it says that it will read no more.
-            if isinstance(error.__cause__, UnavailableError):
-                await self._disconnect(view)
-            raise
-
     async def _connected(self) -> CatalogView:
         async with self._connecting:
             if self._view is None:
                 self._view = await self._stack.enter_async_context(CatalogView.connect(self._settings))
             return self._view
-
-    async def _disconnect(self, view: CatalogView) -> None:
-        async with self._connecting:
-            if self._view is view:
-                self._view = None
-                await self._stack.aclose()
