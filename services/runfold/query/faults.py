@@ -9,7 +9,7 @@ from runfold_projections.providers import validate
 from runfold_projections.validation import Fault, validate_strict
 from runfold_schemas.messages import Message, Provider, ToolUsePart
 
-Rules = Provider | Literal["strict"]
+Rules = Literal[Provider, "strict"]
 Validate = Callable[[Sequence[Message]], list[Fault]]
 
 

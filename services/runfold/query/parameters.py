@@ -143,7 +143,7 @@ def validator(
 def form(
     *,
     format: Annotated[  # noqa: A002  # the parameter's name on the wire
-        Literal["canonical"] | Provider,
+        Literal["canonical", Provider],
         Query(description="`canonical` messages, or the `request` of this provider, to send as it is."),
     ] = "canonical",
     lossy: Annotated[
