@@ -87,6 +87,7 @@ async def raw(settings: Settings, log_ids: Mapping[str, str]) -> float:
     generation = new_generation()
     async with connect(settings.mongo, settings.database) as database, Tail.connect(settings.log()) as tail:
         pages = PageStore(database, generation)
+        await pages.create_indexes()
         for topic in log_ids:
             tail.follow(TopicPartition(topic, 0), 0)
         stored: list[tuple[float, int]] = []
@@ -125,6 +126,7 @@ def _undecoded(log_id: str, records: Sequence[Record]) -> list[Page]:
             exceptions=[],
             body=pack(chunk),
             checksum=0,
+            size=0,
         )
         for chunk in chunks
     ]

@@ -147,8 +147,8 @@ async def test_runs_are_parked_and_woken(runs):
     assert [one.run_id for one in await runs.active([1, 2])] == ["a", "b"]
     assert [one.run_id for one in await runs.active([1])] == ["a"]
     assert await runs.active([]) == []
-    assert await runs.parked_ends([2, 3]) == {"c": ("life-1", 7)}
-    assert await runs.parked_ends([1]) == {}
+    assert await runs.ends([2, 3]) == {"b": ("life-1", 0), "c": ("life-1", 7)}
+    assert await runs.ends([3]) == {}
 
     await runs.set_active(["c"], active=True)
 

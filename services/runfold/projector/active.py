@@ -60,13 +60,13 @@ class ActiveRun:
         undecodable: list[Admitted] = []
         pages: list[Page] = []
         # A page's worth at a time: its events are gone again before the garbage collector would walk over them.
-        for start in range(0, len(records), EVENTS_MAX):
+        for start in range(0, len(records) or 1, EVENTS_MAX):
             chunk = records[start : start + EVENTS_MAX]
             reached = chunk[-1].offset + 1 if start + EVENTS_MAX < len(records) else next_offset
             pages += self._take_chunk(chunk, undecodable, reached=reached)
-        self.max_time = max(self.max_time, records[-1].log_time)
+        self.max_time = max(self.max_time, *(record.log_time for record in records[-1:]), 0)
         self.quiet_since = time.monotonic()
-        self.small_pages += sum(page.count < EVENTS_MAX // 2 for page in pages)
+        self.small_pages += sum(page.is_small for page in pages)
         return Folded(
             run=self,
             undecodable=undecodable,
@@ -96,16 +96,19 @@ class ActiveRun:
         )
 
 
-async def load(pages: PageStore, state: RunState, topic: str) -> tuple[ActiveRun, bool]:
-    """The run as it is stored: its state, and the fold of the pages that reach further. Also whether it ended in those."""
+async def load(pages: PageStore, state: RunState, topic: str) -> ActiveRun:
+    """The run as it is stored: its state, and the fold of the pages that reach further."""
     position = state.record.next_offset
     seen: list[str] = []
     small_pages = max_time = 0
     end = 0
+    merge_from: int | None = None
     async for page in pages.read(state.log_id, bodies=False):
         if page.next_offset <= position:
             seen += page.event_ids()
-        small_pages += page.count < EVENTS_MAX // 2
+        if page.is_small:
+            small_pages += 1
+            merge_from = page.first_offset if merge_from is None else merge_from
         max_time = max(max_time, page.max_time)
         end = page.next_offset
     tail = [page async for page in pages.read(state.log_id, first_offset=position)] if end > position else []
@@ -118,8 +121,9 @@ async def load(pages: PageStore, state: RunState, topic: str) -> tuple[ActiveRun
         ]
         run.record = fold(run.record, admitted).model_copy(update={"next_offset": page.next_offset})
     run.small_pages = small_pages
+    run.merge_from = end if merge_from is None else merge_from
     run.stored_offset = run.next_offset
-    return run, run.admission.ended and not state.ended
+    return run
 
 
 def _ids_before(page: Page, position: int) -> list[str]:

@@ -49,7 +49,7 @@ async def rebuild(
             await generations.drop(leftover)
         try:
             async with (
-                connect_worker(settings, database, new, publishing=False) as worker,
+                connect_worker(settings, database, new, rebuilt_from=old) as worker,
                 asyncio.TaskGroup() as tasks,
             ):
                 working = tasks.create_task(worker.work())

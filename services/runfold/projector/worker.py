@@ -43,6 +43,7 @@ _UNBROKEN_MAX = 500
 
 _CAUGHT_UP_LAG = 500
 _LOADING_MAX = 16
+_PARKING_MAX = 50
 _PARK_LOOK_SECONDS = 0.5
 
 _log = logging.getLogger(__name__)
@@ -138,10 +139,10 @@ class Worker:
             self._follow(ActiveRun(state, self._topics.run(state.run_id, state.log_id)))
         standing = await self._runs.get_many([life.run_id for life in lives])
         for life in lives:
-            state = standing[life.run_id]
-            if state.log_id != life.log_id:
+            first_life = standing.get(life.run_id)
+            if first_life is not None and first_life.log_id != life.log_id:
                 # Somebody opened the run a second time. The first stands, and is stated again for compaction to keep.
-                await self._writer.announce(_life_of(state))
+                await self._writer.announce(first_life.life)
 
     async def _take_bells(self, run_ids: Iterable[str]) -> None:
         asleep = set()
@@ -172,20 +173,25 @@ class Worker:
         await asyncio.gather(*(activate(state) for state in states))
 
     async def _load(self, state: RunState) -> ActiveRun:
-        run, ended = await load(self._pages, state, self._topics.run(state.run_id, state.log_id))
-        if ended:
+        run = await load(self._pages, state, self._topics.run(state.run_id, state.log_id))
+        if run.next_offset > state.record.next_offset:
+            # Its last worker died between the pages and this. Nothing more may ever come that would save it.
+            self._writer.save_soon(run.state())
+        if run.admission.ended and not state.ended:
             await self._writer.announce_ended([run])
         return run
 
     def _follow(self, run: ActiveRun) -> None:
+        if run.catalog_partition not in self._partitions:
+            return  # lost while it was loaded; its new owner has it from MongoDB, or finds it in a sweep
         self._active[run.run_id] = self._by_topic[run.topic] = run
         self._backlog.append(run)
         self._feed_tail()
 
     def _drop(self, run: ActiveRun) -> None:
-        self._tail.unfollow(run.at)
-        self._catching_up.discard(run.run_id)
         if self._active.get(run.run_id) is run:
+            self._tail.unfollow(run.at)
+            self._catching_up.discard(run.run_id)
             del self._active[run.run_id], self._by_topic[run.topic]
 
     def _feed_tail(self) -> None:
@@ -243,11 +249,12 @@ class Worker:
 
     async def _reload(self, run: ActiveRun) -> None:
         """Another worker wrote first: what it wrote is the log's, so we go on after it."""
-        if self._active.get(run.run_id) is not run:
-            return
-        state = (await self._runs.get_many([run.run_id]))[run.run_id]
-        self._drop(run)
-        self._follow(await self._load(state))
+        async with self._membership:
+            if self._active.get(run.run_id) is not run:
+                return
+            states = await self._runs.get_many([run.run_id])
+            self._drop(run)
+            await self._activate(list(states.values()))
 
     async def _look_who_caught_up(self) -> None:
         for run_id in list(self._catching_up):
@@ -269,9 +276,18 @@ class Worker:
             quiet = [
                 run for run in self._active.values() if run.quiet_since < before and self._is_stored(run)
             ]
-            if quiet:
+            # A few at a time, so that what a bell wakes or the catalog brings does not wait for all of them.
+            for begin in range(0, len(quiet), _PARKING_MAX):
+                group = quiet[begin : begin + _PARKING_MAX]
+                await self._writer.flush()
                 async with self._membership:
-                    await self._park([run for run in quiet if self._active.get(run.run_id) is run])
+                    await self._park(
+                        [
+                            run
+                            for run in group
+                            if self._active.get(run.run_id) is run and run.quiet_since < before
+                        ]
+                    )
 
     def _is_stored(self, run: ActiveRun) -> bool:
         end = self._tail.end(run.at)
@@ -282,7 +298,7 @@ class Worker:
         positions = {run.topic: run.next_offset for run in runs}
         for run in runs:
             if run.small_pages > 1:
-                await self._writer.merge(run)
+                self._writer.merge_soon(run)
         await self._writer.flush()
         await self._runs.set_active([run.run_id for run in runs], active=False)
         for run in runs:
@@ -300,17 +316,17 @@ class Worker:
                     for name, life in topics.items()
                     if name not in self._by_topic and partition_of(life.run_id) in self._partitions
                 }
-                parked = await self._runs.parked_ends(self._partitions)
-                await self._sweep_parked(ours, parked)
+                stored = await self._runs.ends(self._partitions)
+                await self._sweep_parked(ours, stored)
             await self._sweep_unannounced(
-                {name: life for name, life in ours.items() if life.run_id not in parked}
+                {name: life for name, life in ours.items() if life.run_id not in stored}
             )
 
-    async def _sweep_parked(self, topics: dict[str, RunTopic], parked: Mapping[str, tuple[str, int]]) -> None:
+    async def _sweep_parked(self, topics: dict[str, RunTopic], stored: Mapping[str, tuple[str, int]]) -> None:
         positions = {
-            name: parked[life.run_id][1]
+            name: stored[life.run_id][1]
             for name, life in topics.items()
-            if parked.get(life.run_id, ("",))[0] == life.log_id
+            if stored.get(life.run_id, ("",))[0] == life.log_id
         }
         ends = await self._ends.ends(positions)
         await self._wake(
@@ -327,8 +343,10 @@ class Worker:
             for name, life in topics.items()
             if life.run_id not in known and life.run_id not in self._active
         }
-        for name in sorted(unknown & self._unannounced):
-            await self._announce_from_log(name, topics[name])
+        ends = await self._ends.ends(unknown & self._unannounced)
+        for name in sorted(ends):
+            if ends[name] > 0:  # an opener may have died before it wrote anything
+                await self._announce_from_log(name, topics[name])
         # An opener may be between its topic and its announcement: what is unknown is looked at in the next sweep.
         self._unannounced = unknown
 
@@ -353,11 +371,11 @@ class Worker:
 
 @asynccontextmanager
 async def connect_worker(
-    settings: Settings, database: Database, generation: str, *, publishing: bool = True
+    settings: Settings, database: Database, generation: str, *, rebuilt_from: str | None = None
 ) -> AsyncIterator[Worker]:
     """A worker on one generation with its connections to the log; `work` starts it.
 
-    One that is not `publishing` writes to MongoDB only: a rebuild buries and announces nothing a second time.
+    What the generation that it is `rebuilt_from` has folded is not buried and announced a second time.
     """
     log = settings.log("runfold/projector")
     runs, pages = RunStore(database, generation), PageStore(database, generation)
@@ -366,24 +384,15 @@ async def connect_worker(
         await admin.check_broker()
         await admin.create_shared_topics()
         await runs.create_indexes()
-        publisher = await stack.enter_async_context(Publisher.connect(log)) if publishing else None
+        await pages.create_indexes()
+        publisher = await stack.enter_async_context(Publisher.connect(log))
         tail = await stack.enter_async_context(Tail.connect(log))
         ends = await stack.enter_async_context(LogEnds.connect(log))
-        writer = Writer(Topics(settings.prefix), publisher, pages, runs)
+        told = RunStore(database, rebuilt_from) if rebuilt_from else None
+        writer = Writer(Topics(settings.prefix), publisher, pages, runs, told=told)
         yield Worker(settings, generation, tail=tail, ends=ends, writer=writer, pages=pages, runs=runs)
 
 
 def _unfolded(life: Life) -> RunState:
     record = RunRecord(run_id=life.run_id, agent_id=life.agent_id, session_id=life.session_id)
     return RunState(log_id=life.log_id, partition=partition_of(life.run_id), active=True, record=record)
-
-
-def _life_of(state: RunState) -> Life:
-    record = state.record
-    return Life(
-        run_id=state.run_id,
-        log_id=state.log_id,
-        agent_id=record.agent_id,
-        session_id=record.session_id,
-        ended=state.ended,
-    )

@@ -6,7 +6,7 @@ States are saved by a loop of their own, and so are small pages merged: new even
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import Counter
 
@@ -31,13 +31,22 @@ _SAVE_PAUSE_SECONDS = 0.25
 
 
 class Writer:
-    """`publisher` is None for a rebuild: what it folds was told to Kafka when it was first folded."""
+    """`told` is the generation before, in a rebuild: of what it has folded, dead letters and ends are known already."""
 
-    def __init__(self, topics: Topics, publisher: Publisher | None, pages: PageStore, runs: RunStore) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        publisher: Publisher,
+        pages: PageStore,
+        runs: RunStore,
+        *,
+        told: RunStore | None = None,
+    ) -> None:
         self._topics = topics
         self._publisher = publisher
         self._pages = pages
         self._runs = runs
+        self._told = told
         self._unsaved: dict[str, RunState] = {}
         self._changed = asyncio.Event()
         self._saving = asyncio.Lock()
@@ -55,9 +64,12 @@ class Writer:
         written = [one for one in batch if one.run.log_id not in beaten]
         await self.announce_ended([one.run for one in written if one.ended])
         for one in written:
-            self._unsaved[one.run.run_id] = one.state
-        self._changed.set()
+            self.save_soon(one.state)
         return [one.run for one in batch if one.run.log_id in beaten]
+
+    def save_soon(self, state: RunState) -> None:
+        self._unsaved[state.run_id] = state
+        self._changed.set()
 
     def wants_merge(self, run: ActiveRun) -> bool:
         return run.small_pages >= MERGE_AT
@@ -79,19 +91,12 @@ class Writer:
 
     async def announce_ended(self, runs: Sequence[ActiveRun]) -> None:
         """Tells publishers, by the catalog, that these lives are over."""
+        told = await self._told_of(runs)
         for run in runs:
-            life = Life(
-                run_id=run.run_id,
-                log_id=run.log_id,
-                agent_id=run.record.agent_id,
-                session_id=run.record.session_id,
-                ended=True,
-            )
-            await self.announce(life)
+            if run.run_id not in told or not told[run.run_id].ended:
+                await self.announce(run.state().life)
 
     async def announce(self, life: Life) -> None:
-        if self._publisher is None:
-            return
         ack = await self._publisher.send(
             self._topics.catalog, life_record(life), partition=partition_of(life.run_id)
         )
@@ -114,15 +119,21 @@ class Writer:
             await self._runs.save(states.values())
 
     async def _bury(self, undecodable: Sequence[tuple[ActiveRun, Admitted]]) -> None:
-        if self._publisher is None:
-            return
+        told = await self._told_of([run for run, _ in undecodable])
         acks = [
             await self._publisher.send(self._topics.dead_letters, dead_letter(run.topic, admitted))
             for run, admitted in undecodable
+            if run.run_id not in told or told[run.run_id].record.next_offset <= admitted.record.offset
         ]
         for ack in acks:
             await self._publisher.wait(ack)
         _BURIED.inc(len(acks))
+
+    async def _told_of(self, runs: Sequence[ActiveRun]) -> Mapping[str, RunState]:
+        """The runs as the generation before has them."""
+        if self._told is None or not runs:
+            return {}
+        return await self._told.get_many([run.run_id for run in runs])
 
 
 def dead_letter(topic: str, admitted: Admitted) -> Outgoing:

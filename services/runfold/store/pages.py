@@ -2,7 +2,8 @@
 
 The bytes are the log's, so any page that covers an offset is right. A writer inserts at the end of what is stored; a
 duplicate key says that somebody else was there first. Merging replaces many small pages by a large one, only where that
-reaches further, and then deletes those inside it: at no moment is an offset uncovered.
+reaches further, and then deletes those inside it: at no moment is an offset uncovered. A writer that was overtaken may
+put a small page inside a merged one; readers go by what covers an offset, and the next merge removes it.
 """
 
 from collections import Counter
@@ -15,7 +16,7 @@ from zlib import crc32
 
 import msgpack
 import zstandard
-from pymongo import ASCENDING, DESCENDING
+from pymongo import ASCENDING, IndexModel
 from pymongo.errors import BulkWriteError
 
 from runfold.store.database import Database
@@ -31,6 +32,7 @@ BYTES_MAX = 512 * 1024
 MERGE_AT = 64
 """Small pages of a run before its owner merges them."""
 
+_BY_END = IndexModel([("log_id", ASCENDING), ("next_offset", ASCENDING)])
 _DUPLICATE_KEY = 11000
 _NO_BODY = {"body": 0}
 
@@ -58,6 +60,13 @@ class Page:
     body: bytes
     checksum: int
     """CRC-32 of the body as it is stored."""
+    size: int
+    """Of the body before compression, in bytes."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is worth to be merged with its neighbours."""
+        return self.count < EVENTS_MAX // 2 and self.size < BYTES_MAX // 2
 
     def event_ids(self) -> list[str]:
         hexadecimal = self.ids.hex()
@@ -104,6 +113,10 @@ class PageStore:
     def __init__(self, database: Database, generation: str) -> None:
         self._pages = database[f"pages.{generation}"]
 
+    async def create_indexes(self) -> None:
+        with mongo_errors():
+            await self._pages.create_indexes([_BY_END])
+
     async def insert(self, pages: Iterable[Page]) -> set[str]:
         """Inserts at most one page a log; gives the logs whose page was there already."""
         documents = [_document(page) for page in pages]
@@ -128,15 +141,14 @@ class PageStore:
 
         Pages may overlap while they are merged: a page can begin before the end of the one before it.
         """
-        cursor = first_offset
-        while (start := await self._covering(log_id, cursor)) is not None:
-            async with aclosing(self._from(log_id, start, bodies=bodies)) as pages:
+        cursor, going_on = first_offset, True
+        while going_on:
+            going_on = False
+            async with aclosing(self._beyond(log_id, cursor, bodies=bodies)) as pages:
                 async for page in pages:
-                    if page.first_offset > cursor:
-                        break
-                    if page.next_offset > cursor:
+                    if page.first_offset <= cursor < page.next_offset:
                         yield page
-                        cursor = page.next_offset
+                        cursor, going_on = page.next_offset, True
 
     async def end(self, log_id: str, *, first_offset: int = 0) -> int:
         """The first offset that no page covers, at or after `first_offset`."""
@@ -171,28 +183,25 @@ class PageStore:
 
     async def delete_log(self, log_id: str) -> None:
         with mongo_errors():
-            await self._pages.delete_many({"_id": _range(log_id)})
+            await self._pages.delete_many({"log_id": log_id})
 
     async def all(self, log_id: str) -> list[Page]:
         """Every page of a log as it is stored, also those that overlap: for `verify`."""
         with mongo_errors():
             return [
                 _from_document(found)
-                async for found in self._pages.find({"_id": _range(log_id)}).sort("_id", ASCENDING)
+                async for found in self._pages.find({"log_id": log_id}).sort("_id", ASCENDING)
             ]
 
-    async def _covering(self, log_id: str, offset: int) -> str | None:
-        """The `_id` of the page that covers `offset`: if one does, it is the last that begins at or before it."""
-        with mongo_errors():
-            found = await self._pages.find_one(
-                {"_id": _range(log_id, end=offset)}, projection={"next_offset": 1}, sort=[("_id", DESCENDING)]
-            )
-        return found["_id"] if found and found["next_offset"] > offset else None
+    async def _beyond(self, log_id: str, offset: int, *, bodies: bool) -> AsyncGenerator[Page, None]:
+        """The pages that reach beyond `offset`, in the order of their ends.
 
-    async def _from(self, log_id: str, start: str, *, bodies: bool) -> AsyncGenerator[Page, None]:
+        That order finds a page that covers an offset wherever it begins: a writer that was overtaken may have put a small
+        page inside a merged one. And at the end of a log, where most reads end, it finds nothing at once.
+        """
         # The driver fetches batches of 101 pages and 16 MB at the most, so memory stays bounded.
-        query = {"_id": {"$gte": start, "$lt": f"{log_id};"}}
-        cursor = self._pages.find(query, None if bodies else _NO_BODY).sort("_id", ASCENDING)
+        query = {"log_id": log_id, "next_offset": {"$gt": offset}}
+        cursor = self._pages.find(query, None if bodies else _NO_BODY).sort("next_offset", ASCENDING)
         try:
             with mongo_errors():
                 async for found in cursor:
@@ -201,9 +210,24 @@ class PageStore:
             await cursor.close()
 
     async def _replace(self, group: list[Page]) -> None:
-        if len(group) < 2:
+        """One page for all of them. Where there is only one already, what an earlier merge left inside it goes."""
+        if not group:
             return
-        merged = _merged(group)
+        merged = _merged(group) if len(group) > 1 else group[0]
+        if len(group) > 1 and not await self._put(merged):
+            return
+        inside = {
+            "_id": {
+                "$gt": page_id(merged.log_id, merged.first_offset),
+                "$lt": page_id(merged.log_id, merged.next_offset),
+            },
+            "next_offset": {"$lte": merged.next_offset},
+        }
+        with mongo_errors():
+            await self._pages.delete_many(inside)
+
+    async def _put(self, merged: Page) -> bool:
+        """Whether the page is there now: not if another one that reaches as far is."""
         with mongo_errors():
             answer = await self._pages.replace_one(
                 {
@@ -212,31 +236,12 @@ class PageStore:
                 },
                 _document(merged),
             )
-            if answer.modified_count:
-                # From the front, which is what the hint says: so the last page that begins before an offset covers it at
-                # every moment of the deletion.
-                inside = {
-                    "_id": {
-                        "$gt": page_id(merged.log_id, merged.first_offset),
-                        "$lt": page_id(merged.log_id, merged.next_offset),
-                    },
-                    "next_offset": {"$lte": merged.next_offset},
-                }
-                await self._pages.delete_many(inside, hint=[("_id", ASCENDING)])
+        return bool(answer.modified_count)
 
 
 def page_id(log_id: str, offset: int) -> str:
-    # As wide as the largest offset, so that ids sort as offsets do and the primary index is the only one.
+    # As wide as the largest offset, so that ids sort as offsets do.
     return f"{log_id}:{offset:019d}"
-
-
-def _range(log_id: str, *, end: int | None = None) -> dict[str, str]:
-    # ';' is the character after ':'.
-    return (
-        {"$gte": f"{log_id}:", "$lte": page_id(log_id, end)}
-        if end is not None
-        else {"$gte": f"{log_id}:", "$lt": f"{log_id};"}
-    )
 
 
 def _cuts(admitted: Sequence[Admitted]) -> Iterable[int]:
@@ -278,16 +283,14 @@ def _page(
         ],
         body=body,
         checksum=crc32(body),
+        size=zstandard.frame_content_size(body),
     )
 
 
 def _fits(group: list[Page], page: Page) -> bool:
     # Not the compressed size: a page must fit into the memory of whoever reads it.
     pages = (*group, page)
-    return (
-        sum(one.count for one in pages) <= EVENTS_MAX
-        and sum(zstandard.frame_content_size(one.body) for one in pages) <= BYTES_MAX
-    )
+    return sum(one.count for one in pages) <= EVENTS_MAX and sum(one.size for one in pages) <= BYTES_MAX
 
 
 def _merged(group: list[Page]) -> Page:
@@ -309,12 +312,14 @@ def _merged(group: list[Page]) -> Page:
         exceptions=[exception for page in group for exception in page.exceptions],
         body=body,
         checksum=crc32(body),
+        size=zstandard.frame_content_size(body),
     )
 
 
 def _document(page: Page) -> dict[str, Any]:
     return {
         "_id": page_id(page.log_id, page.first_offset),
+        "log_id": page.log_id,
         "first_offset": page.first_offset,
         "next_offset": page.next_offset,
         "count": page.count,
@@ -326,12 +331,13 @@ def _document(page: Page) -> dict[str, Any]:
         "exceptions": page.exceptions,
         "body": page.body,
         "checksum": page.checksum,
+        "size": page.size,
     }
 
 
 def _from_document(found: dict[str, Any]) -> Page:
     return Page(
-        log_id=found["_id"].partition(":")[0],
+        log_id=found["log_id"],
         first_offset=found["first_offset"],
         next_offset=found["next_offset"],
         count=found["count"],
@@ -343,4 +349,5 @@ def _from_document(found: dict[str, Any]) -> Page:
         exceptions=[(offset, outcome, reason) for offset, outcome, reason in found["exceptions"]],
         body=found.get("body", b""),
         checksum=found["checksum"],
+        size=found["size"],
     )

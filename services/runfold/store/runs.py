@@ -13,6 +13,7 @@ from pymongo import ASCENDING, DESCENDING, IndexModel, UpdateOne
 from runfold.store.database import Database
 from runfold.store.unavailable import mongo_errors
 from runfold_projections.run import RunRecord
+from runfold_schemas.catalog import Life
 from runfold_schemas.errors import InvalidEventError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,6 +47,18 @@ class RunState:
     @property
     def run_id(self) -> str:
         return self.record.run_id
+
+    @property
+    def life(self) -> Life:
+        """As the catalog has it."""
+        record = self.record
+        return Life(
+            run_id=record.run_id,
+            log_id=self.log_id,
+            agent_id=record.agent_id,
+            session_id=record.session_id,
+            ended=self.ended,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +134,11 @@ class RunStore:
             cursor = self._runs.find({"partition": {"$in": list(partitions)}, "active": True})
             return [_from_document(found) async for found in cursor]
 
-    async def parked_ends(self, partitions: Iterable[int]) -> dict[str, tuple[str, int]]:
-        """Life and position of every parked run of these partitions, by run."""
+    async def ends(self, partitions: Iterable[int]) -> dict[str, tuple[str, int]]:
+        """Life and position of every run of these partitions, by run."""
         with mongo_errors():
             cursor = self._runs.find(
-                {"partition": {"$in": list(partitions)}, "active": False}, {"log_id": 1, "next_offset": 1}
+                {"partition": {"$in": list(partitions)}}, {"log_id": 1, "next_offset": 1}
             )
             return {found["_id"]: (found["log_id"], found["next_offset"]) async for found in cursor}
 
