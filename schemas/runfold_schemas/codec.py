@@ -6,14 +6,17 @@ be lifted to today's shape; there is one version so far, and a newer one is refu
 
 import json
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from typing import Annotated, Any, Final, NamedTuple, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from runfold_schemas.errors import InvalidEventError, UndecodableError
 from runfold_schemas.events import AnyEvent, Data
 
 Headers = tuple[tuple[str, bytes], ...]
+
+_FIELD_PART_MAX: Final = 64
 
 
 class Record(NamedTuple):
@@ -80,6 +83,8 @@ def decode(value: bytes | None) -> AnyEvent:
     # One byte is looked for ten times faster than a word, and this is done for every event there is.
     if (b"N" in value and b"NaN" in value) or (b"I" in value and b"Infinity" in value):
         _refuse_constants(value)
+    if not (_are_finite(_fields(event.data)) and _are_finite((event.__pydantic_extra__ or {}).values())):
+        raise UndecodableError("a number in the event is larger than a float can be")
     return event
 
 
@@ -134,7 +139,8 @@ def first_fault(error: ValidationError) -> tuple[str, str]:
     fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
     # The discriminated union puts the kind in front of every path; no field has that name.
     path = fault["loc"][1:] if fault["loc"] and fault["loc"][0] in TYPES else fault["loc"]
-    field = ".".join(map(str, path))
+    # A key may be the fault, and of any length.
+    field = ".".join(str(part)[:_FIELD_PART_MAX] for part in path)
     return field, f"{field}: {fault['msg']}" if field else fault["msg"]
 
 
@@ -145,6 +151,28 @@ def _refuse_constants(value: bytes) -> None:
         raise UndecodableError(f"Invalid JSON: {constant} is not a number that JSON has")
 
     json.loads(value, parse_constant=refuse)
+
+
+def _are_finite(values: Iterable[Any]) -> bool:
+    """1e999 is JSON, and infinite once it is read. Every value of every event passes here, hence the form."""
+    for value in values:
+        kind = type(value)
+        if kind is str or kind is int or kind is bool or value is None:
+            continue
+        if kind is float:
+            if not isfinite(value):
+                return False
+        elif kind is list or kind is tuple:
+            if not _are_finite(value):
+                return False
+        elif not _are_finite(value.values() if kind is dict else _fields(value)):
+            return False
+    return True
+
+
+def _fields(model: BaseModel) -> Iterable[Any]:
+    extra = model.__pydantic_extra__
+    return [*model.__dict__.values(), *extra.values()] if extra else model.__dict__.values()
 
 
 def _validated(fields: dict[str, Any]) -> AnyEvent:

@@ -24,6 +24,7 @@ from runfold_schemas.codec import (
 )
 from runfold_schemas.errors import InvalidEventError, UndecodableError
 from runfold_schemas.events import AssistantMessage, ToolCall, ToolResult, UserMessage
+from runfold_schemas.messages import TextPart
 
 scalars = st.one_of(
     st.none(),
@@ -165,6 +166,42 @@ def test_numbers_that_json_does_not_have_are_no_event(number):
 
     with pytest.raises(UndecodableError, match="Invalid JSON"):
         decode(value.replace(b'"payload":0', b'"payload":' + number))
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1E+400", b'[{"a":[1e309]}]', b"1" * 400 + b".0"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        b'"data":{"tool_call_id":"1","tool_name":"t","payload":%b}',
+        b'"data":{"tool_call_id":"1","tool_name":"t","unknown":%b}',
+        b'"data":{"tool_call_id":"1","tool_name":"t"},"unknown":%b',
+    ],
+)
+def test_numbers_that_no_float_can_be_are_no_event(number, place):
+    value = encode(event(ToolCall(tool_call_id="1", tool_name="t")))
+    data = b'"data":{"tool_call_id":"1","tool_name":"t"}'
+    assert data in value
+
+    with pytest.raises(UndecodableError, match="larger than a float can be"):
+        decode(value.replace(data, place % number))
+
+
+def test_a_part_of_a_part_holds_no_infinite_number_either():
+    part = {"type": "text", "text": "x", "provider_data": {"bedrock": {"a": [123456.5]}}}
+    value = encode(event(UserMessage(message="x", parts=(TextPart.model_validate(part),))))
+    assert decode(value)
+
+    with pytest.raises(UndecodableError, match="larger than a float can be"):
+        decode(value.replace(b"123456.5", b"1e999"))
+
+
+def test_numbers_of_any_form_that_a_float_can_be_are_taken():
+    value = encode(event(ToolCall(tool_call_id="1", tool_name="t", payload=0)))
+    numbers = b"[1e308,1E-999,-0.0," + b"1" * 400 + b',{"e999":"1e999"}]'
+
+    assert decode(value.replace(b'"payload":0', b'"payload":' + numbers)).data.payload[-1] == {
+        "e999": "1e999"
+    }
 
 
 def test_the_words_nan_and_infinity_may_be_said():
