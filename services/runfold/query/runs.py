@@ -9,12 +9,10 @@ from runfold.log.settings import LogSettings
 from runfold.query.history import History, LogHistory, SnapshotHistory, Source
 from runfold.query.lives import Lives
 from runfold.query.snapshots import Snapshot, Snapshots
-from runfold.store.runs import RunState
 from runfold_projections.admission import Admission
 from runfold_projections.run import RunRecord, fold
 from runfold_schemas.catalog import Life
 from runfold_schemas.errors import NotYetVisibleError, UnavailableError
-from runfold_schemas.events import ENDINGS
 from runfold_schemas.topics import Topics, check_id
 
 _POLL_SECONDS_MIN = 0.002
@@ -59,7 +57,7 @@ class RunReader:
             return await self._holding(min_offset or 0, await self._lives.find(run_id))
         if min_offset is None or snapshot.end > min_offset:
             return SnapshotHistory(self._snapshots, snapshot)
-        return await self._holding(min_offset, _life_of(snapshot.state))
+        return await self._holding(min_offset, snapshot.state.life)
 
     async def record(self, history: History) -> RunRecord:
         """The run record at the history's end. The saved one may lag behind the pages, so the rest is folded here."""
@@ -78,15 +76,13 @@ class RunReader:
         state = snapshot.state
         seen, end = await self._event_ids(snapshot)
         snapshot = snapshot._replace(end=end)
-        opened, ended, last_offset = state.opened, state.ended, state.last_offset
+        admission = Admission(
+            run_id, seen=seen, opened=state.opened, ended=state.ended, last_offset=state.last_offset
+        )
         history = SnapshotHistory(self._snapshots, snapshot)
         async for part in history.slices(first_offset=state.record.next_offset):
             for one in part.admitted():
-                if one.event is not None and one.counts:
-                    opened = opened or one.event.type == "run_opened"
-                    ended = ended or one.event.type in ENDINGS
-                    last_offset = one.record.offset
-        admission = Admission(run_id, seen=seen, opened=opened, ended=ended, last_offset=last_offset)
+                admission.replay(one)
         return Standing(self._topics.run(run_id, state.log_id), admission, end)
 
     async def _event_ids(self, snapshot: Snapshot) -> tuple[list[str], int]:
@@ -134,13 +130,3 @@ class RunReader:
         topic = self._topics.run(life.run_id, life.log_id)
         unfolded = RunRecord(run_id=life.run_id, agent_id=life.agent_id, session_id=life.session_id)
         return LogHistory(self._log, topic, unfolded, end=await end_offset(self._log, topic))
-
-
-def _life_of(state: RunState) -> Life:
-    return Life(
-        run_id=state.run_id,
-        log_id=state.log_id,
-        agent_id=state.record.agent_id,
-        session_id=state.record.session_id,
-        ended=state.ended,
-    )
