@@ -16,8 +16,10 @@ LOG = "0" * 31 + "1"
 
 
 @pytest.fixture
-def pages(store, generation) -> PageStore:
-    return PageStore(store, generation)
+async def pages(store, generation) -> PageStore:
+    pages = PageStore(store, generation)
+    await pages.create_indexes()
+    return pages
 
 
 def texts(count: int, *, first_offset: int = 0, size: int = 1) -> list[Admitted]:
@@ -228,6 +230,37 @@ async def test_a_merge_that_stopped_before_it_deleted_is_finished_by_the_next(pa
 
     (page,) = await pages.all(LOG)
     assert [one.offset for one in page.records()] == list(range(25))
+
+
+async def test_a_full_page_is_rid_of_what_a_merge_that_stopped_left_inside_it(pages):
+    for start in range(0, EVENTS_MAX, 50):
+        await pages.insert(
+            pages_of(LOG, texts(50, first_offset=start), first_offset=start, next_offset=start + 50)
+        )
+    small = await pages.all(LOG)
+    await pages.merge(LOG, first_offset=0)
+    for page in small[6:]:
+        await pages.insert([page])
+
+    await pages.merge(LOG, first_offset=0)
+
+    assert [(page.first_offset, page.next_offset) for page in await pages.all(LOG)] == [(0, EVENTS_MAX)]
+
+
+async def test_a_page_that_an_overtaken_writer_puts_inside_a_merged_one_hides_nothing(pages):
+    await insert(pages, texts(60))
+    await pages.merge(LOG, first_offset=0)
+
+    # It had folded this when it was paused; the merge took the page away whose id would have refused it.
+    for start in (20, 25):
+        late = pages_of(LOG, texts(5, first_offset=start), first_offset=start, next_offset=start + 5)
+        assert await pages.insert(late) == set()
+
+    for first in (0, 19, 20, 22, 25, 29, 30, 31, 59, 60):
+        assert await covered(pages, first) == list(range(first, 60))
+        assert await pages.end(LOG, first_offset=first) == 60
+    await pages.merge(LOG, first_offset=0)
+    assert [(page.first_offset, page.next_offset) for page in await pages.all(LOG)] == [(0, 60)]
 
 
 async def test_readers_meet_no_gap_while_two_workers_merge_and_one_writes(pages):

@@ -153,7 +153,7 @@ async def test_runs_are_parked_and_woken(runs):
     await runs.set_active(["c"], active=True)
 
     assert await runs.get("c") == state("c", partition=2, next_offset=7)
-    assert await runs.parked_ends([2]) == {}
+    assert await runs.ends([1]) == {"a": ("life-1", 0)}
 
 
 async def test_progress_tells_every_run_with_its_position(runs):

@@ -1,0 +1,107 @@
+"""What a projector takes up that another one, or its own last life, left half done."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from tests.integration.test_projector import working
+from tests.processes import Projections, projections, until
+
+from runfold import Run, Runfold, UserMessage
+from runfold.log.catalog import partition_of
+from runfold.projector import rebuild as rebuilding
+from runfold.settings import Settings
+from runfold.store.runs import RunState
+from runfold_projections.run import RunRecord
+
+SWEEP_SECONDS = 1.0
+
+
+@pytest.fixture
+def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
+    return Settings(
+        kafka=kafka,
+        mongo=mongo,
+        prefix=prefix,
+        database=database,
+        sweep_seconds=SWEEP_SECONDS,
+        session_timeout_seconds=6,
+        retire_seconds=0.5,
+    )
+
+
+@pytest.fixture
+async def runfold(settings: Settings) -> AsyncIterator[Runfold]:
+    async with Runfold.of(settings.log()) as runfold:
+        yield runfold
+
+
+async def test_a_state_that_was_not_saved_before_a_crash_is_saved_after_it(
+    settings: Settings, runfold: Runfold
+):
+    async with projections(settings) as stored:
+        async with working(settings, stored.generation):
+            run = await runfold.open_run(agent_id="a")
+            await run.publish(UserMessage(message="hi"))
+            await run.complete()
+            await until(lambda: completed(stored, run), what="the run's end")
+        # A kill between its last page and its last state leaves this, and nothing more will ever come.
+        await stored.runs._runs.delete_one({"_id": run.run_id})
+        unfolded = RunRecord(run_id=run.run_id, agent_id="a")
+        lost = RunState(run.life.log_id, partition_of(run.run_id), active=True, record=unfolded)
+        await stored.runs.add([lost])
+
+        async with working(settings, stored.generation):
+            await until(lambda: completed(stored, run), what="the state that was lost")
+            differences = await stored.differences()
+
+    assert differences == []
+
+
+async def test_a_rebuild_tells_what_no_projector_has_told_and_nothing_twice(
+    settings: Settings, runfold: Runfold
+):
+    told, untold = [await runfold.open_run(agent_id="a") for _ in range(2)]
+    async with projections(settings) as stored, working(settings, stored.generation):
+        await garbage(settings, runfold, told)
+        await told.complete()
+        await until(lambda: completed(stored, told), what="the first run's end")
+    # No projector is there any more.
+    await garbage(settings, runfold, untold)
+    await untold.complete()
+
+    for _ in range(2):
+        await rebuilding.rebuild(settings, report=lambda _: None, switched=lambda: None)
+
+    letters = TopicPartition(runfold.topics.dead_letters, 0)
+    async with AIOKafkaConsumer(bootstrap_servers=settings.kafka) as consumer:
+        consumer.assign([letters])
+        buried = (await consumer.end_offsets([letters]))[letters]
+    lives = [await runfold.catalog.lookup(run.run_id) for run in (told, untold)]
+    assert buried == 2
+    assert [life is not None and life.ended for life in lives] == [True, True]
+
+
+async def test_a_topic_whose_opener_wrote_nothing_disturbs_no_other_run(settings: Settings, runfold: Runfold):
+    async with projections(settings) as stored, working(settings, stored.generation) as worker:
+        await runfold.admin.create_run_topic(runfold.topics.run("never-opened", "0" * 32))
+        await asyncio.sleep(3 * SWEEP_SECONDS)
+
+        run = await runfold.open_run(agent_id="a")
+        await run.complete()
+        await until(lambda: completed(stored, run), what="another run's end")
+        known = await stored.runs.get("never-opened")
+
+    assert known is None
+    assert worker.events == 2
+
+
+async def garbage(settings: Settings, runfold: Runfold, run: Run) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=settings.kafka) as producer:
+        await producer.send_and_wait(runfold.topics.run(run.run_id, run.life.log_id), b"garbage")
+
+
+async def completed(stored: Projections, run: Run) -> bool:
+    state = await stored.runs.get(run.run_id)
+    return state is not None and state.record.status == "completed"
