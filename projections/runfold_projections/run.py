@@ -2,10 +2,13 @@
 
 Terminal is terminal. A change that the current status does not allow is counted (`illegal_transitions`) and changes
 nothing else: the log is a fact, and refusing to fold it would hide the run.
+
+The record of any log is small (its JSON is under 256 KB), because every reader and the projector hold it whole.
 """
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final, assert_never, get_args
 
 from pydantic import BaseModel, ConfigDict
@@ -13,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from runfold_projections.admission import Admitted
 from runfold_schemas.events import (
     ENDINGS,
+    LABELS_MAX,
     LIFECYCLE,
     AnyEvent,
     AssistantMessage,
@@ -38,6 +42,9 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
+
+ERROR_LENGTH_MAX: Final = 4096
+"""How much of a run's error its record shows, in characters; the event has all of it."""
 
 _LIVE: Final[frozenset[Status]] = frozenset(get_args(Status)) - frozenset(ENDINGS.values())
 
@@ -122,11 +129,13 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
         case RunCompleted():
             return _moved(record, "completed", allowed=_LIVE, phase="completed")
         case RunFailed() as failed:
-            return _moved(record, "failed", allowed=_LIVE, phase="failed", error=failed.error)
+            return _moved(
+                record, "failed", allowed=_LIVE, phase="failed", error=failed.error[:ERROR_LENGTH_MAX]
+            )
         case RunCanceled():
             return _moved(record, "canceled", allowed=_LIVE, phase="canceled")
         case RunLabeled() as labeled:
-            return {"labels": {**record.labels, **labeled.labels}}
+            return {"labels": _merged(record.labels, labeled.labels)}
         case PhaseChanged() as changed:
             return {"phase": changed.phase}
         case TokenUsage() as usage:
@@ -152,6 +161,12 @@ def _moved(record: RunRecord, status: Status, *, allowed: Iterable[Status], **mo
     if record.status in allowed:
         return {"status": status, **more}
     return {"illegal_transitions": record.illegal_transitions + 1}
+
+
+def _merged(labels: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Those that the run has may change; new ones are taken, in their order, while there is room."""
+    merged = {**labels, **more}
+    return dict(islice(merged.items(), LABELS_MAX))
 
 
 def _added(totals: TokenTotals, usage: TokenUsage) -> TokenTotals:

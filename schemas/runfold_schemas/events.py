@@ -18,6 +18,24 @@ EventId = Annotated[
 """A UUID in lower case; publishers choose a UUIDv7."""
 
 Id = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+TurnId = Annotated[str, StringConstraints(max_length=200)]
+
+MESSAGE_ID_LENGTH_MAX: Final = 1000
+"""Gateways wrap the ids of providers into longer ones of their own."""
+
+MessageId = Annotated[str, StringConstraints(max_length=MESSAGE_ID_LENGTH_MAX)]
+
+LABELS_MAX: Final = 64
+
+Labels = Annotated[
+    dict[
+        Annotated[str, StringConstraints(max_length=64)],
+        Annotated[str, StringConstraints(max_length=512)],
+    ],
+    Field(max_length=LABELS_MAX),
+]
+"""Bounded, because the run record has the run's; more than that belongs into `metadata` or an event."""
+
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 """Bounded, so that sums of them stay within what JSON's readers take."""
 
@@ -191,7 +209,7 @@ class RunOpened(Data):
     log_id: str
     session_id: Id | None = None
     status: Literal["pending", "running"] = "running"
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: Labels = Field(default_factory=dict)
 
 
 class RunStarted(Data):
@@ -219,9 +237,9 @@ class RunCanceled(Data):
 
 
 class RunLabeled(Data):
-    """Labels of the run itself, merged over those it has."""
+    """Labels of the run itself, merged over those it has. A run has 64 at most: further ones are ignored."""
 
-    labels: dict[str, str]
+    labels: Labels
     metadata: dict[str, Any] = {}
     """What the publisher wants to find again with its run, merged likewise; the log keeps it, the run record does not."""
 
@@ -243,9 +261,9 @@ class Event(BaseModel, Generic[DataT]):
     timestamp: AwareDatetime
     data: DataT
     schema_version: Literal[1] = 1
-    turn_id: str | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
-    message_id: str | None = None
+    turn_id: TurnId | None = None
+    labels: Labels = Field(default_factory=dict)
+    message_id: MessageId | None = None
     """The provider's id of the assistant message that this event is a part of."""
     provider: Provider | None = None
     """Whose response this event was recorded from; such a message keeps the provider's order of parts."""

@@ -61,6 +61,9 @@ async def offset_of_next(client: httpx.AsyncClient, run: str) -> int:
         (note(timestamp="yesterday"), "timestamp"),
         (note(timestamp="2026-01-02T03:04:05"), "timestamp"),
         (note(labels={"n": 1}), "labels.n"),
+        (note(labels={"n": "x" * 513}), "labels.n"),
+        (note(turn_id="x" * 201), "turn_id"),
+        ({"type": "run_labeled", "data": {"labels": {"n": "é" * 500_000}}}, "data.labels.n"),
         (note(run_id="another"), "run_id"),
         (note(expected_offset=-2), "expected_offset"),
     ],
@@ -179,7 +182,13 @@ async def test_an_illegal_run_id_is_refused(client: httpx.AsyncClient, run_id: s
 
 @pytest.mark.parametrize(
     ("request_", "field"),
-    [({}, "agent_id"), ({"agent_id": "a", "labels": {"n": 1}}, "labels.n"), ({"agent_id": "a", "x": 1}, "x")],
+    [
+        ({}, "agent_id"),
+        ({"agent_id": "a", "labels": {"n": 1}}, "labels.n"),
+        ({"agent_id": "a", "labels": {"n": "x" * 513}}, "labels.n"),
+        ({"agent_id": "a", "turn_id": "x" * 201}, "turn_id"),
+        ({"agent_id": "a", "x": 1}, "x"),
+    ],
 )
 async def test_a_run_that_cannot_be_opened_names_the_field(
     client: httpx.AsyncClient, request_: dict[str, Any], field: str
@@ -197,6 +206,7 @@ async def test_a_run_that_cannot_be_opened_names_the_field(
         ({"action": "fail"}, "error"),
         ({"action": "complete", "error": "e"}, "error"),
         ({"action": "resume", "reason": "r"}, "reason"),
+        ({"action": "resume", "turn_id": "x" * 201}, "turn_id"),
     ],
 )
 async def test_a_change_of_status_that_is_none_names_the_field(

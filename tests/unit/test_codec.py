@@ -23,7 +23,7 @@ from runfold_schemas.codec import (
     parse_event,
 )
 from runfold_schemas.errors import InvalidEventError, UndecodableError
-from runfold_schemas.events import AssistantMessage, ToolCall, ToolResult, UserMessage
+from runfold_schemas.events import AssistantMessage, RunLabeled, ToolCall, ToolResult, UserMessage
 from runfold_schemas.messages import TextPart
 
 scalars = st.one_of(
@@ -202,6 +202,40 @@ def test_numbers_of_any_form_that_a_float_can_be_are_taken():
     assert decode(value.replace(b'"payload":0', b'"payload":' + numbers)).data.payload[-1] == {
         "e999": "1e999"
     }
+
+
+@pytest.mark.parametrize(
+    ("data", "envelope", "field"),
+    [
+        ({}, {"turn_id": "t" * 201}, "turn_id"),
+        ({}, {"message_id": "m" * 1001}, "message_id"),
+        ({}, {"labels": {str(number): "" for number in range(65)}}, "labels"),
+        ({}, {"labels": {"k": "v" * 513}}, "labels.k"),
+        ({"labels": {"k" * 65: "v"}}, {}, f"data.labels.{'k' * 64}.[key]"),
+        ({"labels": {"k" * 3_500_000: "v"}}, {}, f"data.labels.{'k' * 64}.[key]"),
+        ({"labels": {"k": "v" * 3_500_000}}, {}, "data.labels.k"),
+    ],
+    ids=range(7),
+)
+def test_what_would_swell_a_run_record_is_refused_by_its_field(data, envelope, field):
+    fields = json.loads(encode(event(RunLabeled(labels={}))))
+    fields["data"] |= data
+    fields |= envelope
+
+    with pytest.raises(InvalidEventError) as refusal:
+        parse_event(fields)
+    with pytest.raises(UndecodableError):
+        decode(json.dumps(fields).encode())
+
+    assert refusal.value.field == field
+    assert len(str(refusal.value)) < 200
+
+
+def test_labels_and_ids_may_be_as_long_as_their_bounds():
+    labels = {str(number).ljust(64, "é"): "é" * 512 for number in range(64)}
+    one = event(RunLabeled(labels=labels), labels=labels, turn_id="é" * 200, message_id="é" * 1000)
+
+    assert decode(encode(one)) == one
 
 
 def test_the_words_nan_and_infinity_may_be_said():

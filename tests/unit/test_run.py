@@ -138,6 +138,63 @@ def test_labels_are_merged_over_those_there():
     assert run.labels == {"team": "blue", "tier": "1", "été.$x": "\0"}
 
 
+def test_a_run_keeps_the_labels_it_has_and_takes_new_ones_while_there_is_room():
+    first = RunLabeled(labels={f"a{number}": "1" for number in range(63)})
+    second = RunLabeled(labels={"b0": "2", "a7": "2", "b1": "2"})
+
+    run = after(OPENED, first, second)
+
+    assert len(run.labels) == 64
+    assert (run.labels["a7"], run.labels["b0"]) == ("2", "2")
+    assert "b1" not in run.labels
+
+
+def test_a_long_error_is_cut_in_the_record():
+    assert after(OPENED, RunFailed(error="é" * 10_000)).error == "é" * 4096
+
+
+def test_the_record_of_any_log_is_small():
+    wide = "\0"  # six bytes of JSON
+    labels = [
+        RunLabeled(labels={f"{n}-{number}".ljust(64, wide): wide * 512 for number in range(64)})
+        for n in range(9)
+    ]
+    opened = RunOpened(agent_id=wide * 100, log_id="l", session_id=wide * 100, labels=labels[0].labels)
+
+    run = after(
+        opened,
+        *labels,
+        *[TokenUsage(input_tokens=2**63 - 1, output_tokens=2**63 - 1)] * 9,
+        *ONE_OF_EACH,
+        turn_id=wide * 200,
+    )
+    run = fold(
+        run.model_copy(update={"status": "running"}), [accepted(RunFailed(error=wide * 100_000), 1000)]
+    )
+
+    assert len(run.labels) == 64
+    assert 200_000 < len(run.model_dump_json()) < 256_000
+
+
+@modest
+@given(
+    st.lists(
+        st.builds(
+            RunLabeled, labels=st.dictionaries(st.text(max_size=64), st.text(max_size=512), max_size=64)
+        ),
+        max_size=6,
+    )
+)
+def test_the_labels_of_a_run_are_the_first_64_with_their_last_values(labeled):
+    run = after(OPENED, *labeled)
+
+    last: dict[str, str] = {}
+    for one in labeled:
+        last |= {name: text for name, text in one.labels.items() if name in last or len(last) < 64}
+    assert run.labels == last
+    assert len(run.model_dump_json()) < 256_000
+
+
 def test_labels_of_an_event_are_not_labels_of_the_run():
     assert after(OPENED, UserMessage(message="hi"), labels={"event": "only"}).labels == {}
 

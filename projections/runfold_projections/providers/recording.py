@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from runfold_schemas.events import (
+    MESSAGE_ID_LENGTH_MAX,
     AssistantMessage,
     Data,
     ProviderPart,
@@ -78,8 +79,7 @@ class Blocks:
         self.provider: Provider = provider
         self._has_ids = has_ids
         self._arguments_are_text = arguments_are_text
-        self.message_id: str | None = None
-        """The provider's id of the response, if it has said one."""
+        self._message_id: str | None = None
         self.model: str | None = None
         self.stop_reason: str | None = None
         self.faults: list[str] = []
@@ -91,6 +91,18 @@ class Blocks:
         self._tool_ids: set[str] = set()
         # No model until the end: some providers count anew in each chunk.
         self._usage: dict[str, int] = {}
+
+    @property
+    def message_id(self) -> str | None:
+        """The provider's id of the response, if it has said one that an event can carry."""
+        return self._message_id
+
+    @message_id.setter
+    def message_id(self, id_: str | None) -> None:
+        if id_ and len(id_) > MESSAGE_ID_LENGTH_MAX:
+            self.fault(f"the response's id has more than {MESSAGE_ID_LENGTH_MAX} characters")
+            return
+        self._message_id = id_
 
     def text(self, key: Any, text: str, **data: Any) -> None:
         """More text of block `key`, which begins here if it is new. `data` is for the provider alone."""

@@ -3,19 +3,22 @@
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from runfold.ingest.bodies import JSON, NDJSON
 from runfold_schemas.codec import TYPES, first_fault
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.events import (
     Data,
+    Labels,
+    MessageId,
     RunCanceled,
     RunCompleted,
     RunFailed,
     RunPaused,
     RunResumed,
     RunStarted,
+    TurnId,
 )
 from runfold_schemas.messages import PROVIDERS
 
@@ -35,8 +38,8 @@ class OpenRun(_Request):
     agent_id: str
     run_id: str | None = None
     session_id: str | None = None
-    turn_id: str | None = None
-    labels: dict[str, str] = {}
+    turn_id: TurnId | None = None
+    labels: Labels = {}
     pending: bool = False
     started_at: AwareDatetime | None = None
 
@@ -49,7 +52,7 @@ class StatusChange(_Request):
     action: Action
     reason: str | None = None
     error: str | None = None
-    turn_id: str | None = None
+    turn_id: TurnId | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> "StatusChange":
@@ -92,6 +95,10 @@ def _body(content: Mapping[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
+def _schema(type_: Any) -> dict[str, Any]:
+    return TypeAdapter(type_).json_schema()
+
+
 _EVENT: Final = {
     "type": "object",
     "description": "An event as in event.schema.json, but that run_id, event_id and timestamp may be left out",
@@ -101,9 +108,9 @@ _EVENT: Final = {
         "data": {"type": "object"},
         "event_id": {"type": "string", "format": "uuid"},
         "timestamp": {"type": "string", "format": "date-time"},
-        "turn_id": {"type": "string"},
-        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
-        "message_id": {"type": "string"},
+        "turn_id": _schema(TurnId),
+        "labels": _schema(Labels),
+        "message_id": _schema(MessageId),
         "expected_offset": {"type": "integer", "minimum": -1},
     },
 }

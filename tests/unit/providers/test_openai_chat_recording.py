@@ -121,6 +121,15 @@ def test_usage_model_and_stop_reason_are_recorded():
     assert end == ResponseRecorded(model="gpt-5", stop_reason="stop")
 
 
+def test_an_id_that_no_event_can_carry_is_a_fault_and_no_id():
+    recorder = openai_chat.ChatRecorder({})
+
+    *_, end = recorder.response({**completion(content="Hi"), "id": "x" * 1001})
+
+    assert recorder.blocks.message_id is None
+    assert end.faults == ("the response's id has more than 1000 characters",)
+
+
 def test_names_lead_back_to_the_ledgers_own():
     recorder = openai_chat.ChatRecorder({"files_read": "files.read"})
 
