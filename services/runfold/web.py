@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote
 
 import uvicorn
 from fastapi import Depends, FastAPI, Request
@@ -12,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runfold.metrics import RequestTimes
 from runfold_schemas.errors import (
@@ -75,30 +77,17 @@ def problem_of(error: RunfoldError, **members: Any) -> JSONResponse:
 
 
 def new_app(title: str, *, ready: Check, **options: Any) -> FastAPI:
-    """A FastAPI application whose errors are problem documents, with `/health/live`, `/health/ready` and `/metrics`."""
-    app = FastAPI(title=title, dependencies=[Depends(_only_known_parameters)], **options)
+    """A FastAPI application whose errors are problem documents, with `/health/live`, `/health/ready` and `/metrics`.
+
+    Paths are matched as they were sent and decoded afterwards, so `%2F` in a run's id is not where the id ends.
+    """
+    checks = [Depends(_decode_path_parameters), Depends(_only_known_parameters)]
+    app = FastAPI(title=title, dependencies=checks, **options)
     app.add_middleware(RequestTimes)
-
-    @app.exception_handler(RunfoldError)
-    async def on_error(_: Request, error: RunfoldError) -> JSONResponse:
-        return problem_of(error)
-
-    @app.exception_handler(RequestValidationError)
-    async def on_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        fault = error.errors()[0]
-        # The first step of a location says where it was looked for: body, query, path. Broken JSON has a position instead.
-        field = ".".join(str(step) for step in fault["loc"][1:] if fault["type"] != "json_invalid")
-        return problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            f"{field}: {fault['msg']}" if field else fault["msg"],
-            field=field or None,
-        )
-
-    @app.exception_handler(HTTPException)
-    async def on_http(_: Request, error: HTTPException) -> JSONResponse:
-        answer = problem(HTTPStatus(error.status_code), error.detail)
-        answer.headers.update(error.headers or {})
-        return answer
+    app.add_middleware(PathsAsSent)
+    app.exception_handler(RunfoldError)(_on_error)
+    app.exception_handler(RequestValidationError)(_on_invalid)
+    app.exception_handler(HTTPException)(_on_http)
 
     @app.get("/health/live", tags=["health"])
     async def live() -> dict[str, str]:
@@ -122,7 +111,45 @@ def new_app(title: str, *, ready: Check, **options: Any) -> FastAPI:
     return app
 
 
-def _only_known_parameters(request: Request) -> None:
+class PathsAsSent:
+    """ASGI middleware: routes are found by the path before percent-decoding."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "path": scope["raw_path"].decode("ascii")}
+        await self._app(scope, receive, send)
+
+
+async def _decode_path_parameters(request: Request) -> None:
+    for name, value in request.path_params.items():
+        request.path_params[name] = unquote(value)
+
+
+async def _on_error(_: Request, error: RunfoldError) -> JSONResponse:
+    return problem_of(error)
+
+
+async def _on_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    fault = error.errors()[0]
+    # The first step of a location says where it was looked for: body, query, path. Broken JSON has a position instead.
+    field = ".".join(str(step) for step in fault["loc"][1:] if fault["type"] != "json_invalid")
+    return problem(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        f"{field}: {fault['msg']}" if field else fault["msg"],
+        field=field or None,
+    )
+
+
+async def _on_http(_: Request, error: HTTPException) -> JSONResponse:
+    answer = problem(HTTPStatus(error.status_code), error.detail)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _only_known_parameters(request: Request) -> None:
     """A mistyped parameter would otherwise do nothing, and nobody would notice."""
     if not request.query_params:
         return

@@ -5,11 +5,14 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
 import pytest
-from tests.querying import POLL_SECONDS, Projected, projected, query
+from tests.ingesting import is_ready, note
+from tests.processes import until
+from tests.querying import POLL_SECONDS, Projected, projected, query, sent_events, served
 
 from runfold import (
     AssistantMessage,
@@ -22,6 +25,7 @@ from runfold import (
     ToolResult,
     UserMessage,
 )
+from runfold.api import build_app as build_api
 from runfold.local import free_port
 from runfold.log.publisher import Outgoing
 from runfold.settings import Settings
@@ -89,13 +93,30 @@ async def test_a_record_includes_every_page_though_its_saved_state_lags(
         assert (await got(client, f"/v1/runs/{run.run_id}"))["next_offset"] > offset
 
 
-async def test_a_run_id_may_hold_slashes_and_other_signs(client: httpx.AsyncClient, stored: Projected):
-    run = await stored.run(UserMessage(message="hi"), run_id="a/b c?é%2F")
+@pytest.mark.parametrize(
+    "run_id",
+    ["a/b c?é%2F", "a/events", "a/ledger", "a/follow", "a/responses", "a/repair", "a/status", "/", "%"],
+)
+async def test_a_run_is_read_and_written_under_any_id(settings: Settings, stored: Projected, run_id: str):
+    async with served(build_api(settings)) as client:
+        await until(lambda: is_ready(client), what="the service's connections")
+        opened = await client.post("/v1/runs", json={"agent_id": "a", "run_id": run_id})
+        path = opened.headers["location"]
+        posted = await client.post(f"{path}/events", json=note("1"))
+        paused = await client.post(f"{path}/status", json={"action": "pause"})
+        repaired = await client.post(f"{path}/repair")
 
-    path = "/v1/runs/a/b%20c%3F%C3%A9%252F"
+        record = await got(client, path, min_offset=2)
+        read = await offsets(client, f"{path}/events", min_offset=2)
+        ledger = await got(client, f"{path}/ledger", min_offset=2)
+        async with client.stream("GET", f"{path}/follow", params={"first_offset": 1}) as followed:
+            first = await anext(sent_events(followed))
 
-    assert (await got(client, path))["run_id"] == run.run_id
-    assert await offsets(client, f"{path}/events") == [0, 1]
+    assert [posted.status_code, paused.status_code, repaired.status_code] == [201, 201, 200]
+    assert (record["run_id"], record["status"]) == (run_id, "paused")
+    assert read == [0, 1, 2]
+    assert ledger["run_id"] == run_id
+    assert first.data["event"]["run_id"] == run_id
 
 
 async def test_an_unknown_run_is_a_problem_document(client: httpx.AsyncClient):
@@ -316,11 +337,11 @@ async def test_only_what_counts_is_shown_unless_all_is_asked_for(
 
 
 async def test_a_session_shows_its_runs_and_its_ledger_in_order(client: httpx.AsyncClient, stored: Projected):
-    session = f"session/{uuid4().hex}"
+    session = f"session/runs {uuid4().hex}"
     first = await stored.run(UserMessage(message="1"), session_id=session)
     second = await stored.run(UserMessage(message="2"), AssistantMessage(message="3"), session_id=session)
     await stored.publish(first, AssistantMessage(message="4"))
-    path = f"/v1/sessions/{session}"
+    path = f"/v1/sessions/{quote(session, safe='')}"
 
     page = await got(client, f"{path}/runs", limit=1)
     rest = await got(client, f"{path}/runs", cursor=page["next_cursor"])
@@ -375,6 +396,18 @@ async def switched(generations: Generations, old: str, new: str) -> bool:
         and await generations.join(old=old, new=new)
         and await generations.switch(old=old, new=new)
     )
+
+
+async def test_requests_are_counted_by_route_and_not_by_run(client: httpx.AsyncClient, stored: Projected):
+    run = await stored.run(run_id=f"counted/{uuid4().hex}")
+    await got(client, f"/v1/runs/{quote(run.run_id, safe='')}/events")
+
+    metrics = (await client.get("/metrics")).text
+
+    assert (
+        'runfold_request_seconds_count{method="GET",route="/v1/runs/{run_id}/events",status="200"}' in metrics
+    )
+    assert "counted" not in metrics
 
 
 async def test_health_and_openapi_describe_the_service(client: httpx.AsyncClient):

@@ -105,7 +105,7 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
 
         return await replays.answer("open", key, fingerprint(body), handle)
 
-    @router.post("/{run_id:path}/events", status_code=HTTPStatus.CREATED, openapi_extra=EVENTS_BODY)
+    @router.post("/{run_id}/events", status_code=HTTPStatus.CREATED, openapi_extra=EVENTS_BODY)
     async def publish(
         run_id: str, request: Request, late: bool = False, idempotency_key: IdempotencyKey = None
     ) -> Response:
@@ -119,7 +119,7 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
 
         return await replays.answer(f"events/{run_id}", key, fingerprint(body, type_, str(late)), handle)
 
-    @router.post("/{run_id:path}/responses", status_code=HTTPStatus.CREATED, openapi_extra=RESPONSE_BODY)
+    @router.post("/{run_id}/responses", status_code=HTTPStatus.CREATED, openapi_extra=RESPONSE_BODY)
     async def record_response(
         run_id: str,
         request: Request,
@@ -137,7 +137,7 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
 
         return await replays.answer(f"responses/{run_id}", key, fingerprint(body), handle)
 
-    @router.post("/{run_id:path}/repair")
+    @router.post("/{run_id}/repair")
     async def repair(run_id: str) -> Response:
         """Append what makes every provider accept the run's ledger, also to one that has ended. Answers with the events'
         positions: none if the ledger was right.
@@ -146,7 +146,7 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
         offsets = [position.offset for position in await run.repair()]
         return JSONResponse({"run_id": run_id, "offsets": offsets})
 
-    @router.post("/{run_id:path}/status", status_code=HTTPStatus.CREATED, openapi_extra=STATUS_BODY)
+    @router.post("/{run_id}/status", status_code=HTTPStatus.CREATED, openapi_extra=STATUS_BODY)
     async def change_status(
         run_id: str, request: Request, idempotency_key: IdempotencyKey = None
     ) -> Response:

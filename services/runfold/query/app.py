@@ -7,6 +7,8 @@ GET  /v1/runs/{id}/ledger        the transcript, whole or as of an earlier momen
 GET  /v1/runs/{id}/follow        server-sent events: history first, then live
 GET  /v1/sessions/{id}/runs      the session's runs in order
 GET  /v1/sessions/{id}/ledger    their ledgers one after the other
+
+Ids are percent-encoded, so a slash of theirs is `%2F`.
 """
 
 import gc
@@ -110,8 +112,7 @@ def build_app(settings: Settings) -> FastAPI:
 def router(reading: Reading) -> APIRouter:
     """The routes, to be served while `reading` is entered."""
     routes = APIRouter(prefix="/v1")
-    # A run's id may hold slashes, so the routes that go on behind it come before the one that does not.
-    for add in (_add_events, _add_ledger, _add_follow, _add_sessions, _add_records):
+    for add in (_add_records, _add_events, _add_ledger, _add_follow, _add_sessions):
         add(routes, reading)
     return routes
 
@@ -124,7 +125,7 @@ def _add_records(routes: APIRouter, reading: Reading) -> None:
         return _json(RunList(runs=[state.record for state in states], next_cursor=following))
 
     @routes.get(
-        "/runs/{run_id:path}",
+        "/runs/{run_id}",
         tags=["runs"],
         summary="Read a run record",
         response_model=RunRecord,
@@ -138,7 +139,7 @@ def _add_records(routes: APIRouter, reading: Reading) -> None:
 
 def _add_events(routes: APIRouter, reading: Reading) -> None:
     @routes.get(
-        "/runs/{run_id:path}/events",
+        "/runs/{run_id}/events",
         tags=["runs"],
         summary="Read events",
         response_model=EventList,
@@ -170,14 +171,14 @@ def _add_ledger(routes: APIRouter, reading: Reading) -> None:
         "responses": _problems(404, 422, 504),
     }
 
-    @routes.get("/runs/{run_id:path}/ledger", summary="Read a ledger", **shown)
+    @routes.get("/runs/{run_id}/ledger", summary="Read a ledger", **shown)
     async def read_ledger(*, run_id: RunId, wanted: LedgerWanted) -> Response:
         """The transcript of a run, exactly as it was: messages to hand back to a model provider. Large ones are streamed;
         one that breaks off did not end.
         """
         return await _ledger(reading, run_id, wanted)
 
-    @routes.post("/runs/{run_id:path}/ledger", summary="Read a ledger and add new messages", **shown)
+    @routes.post("/runs/{run_id}/ledger", summary="Read a ledger and add new messages", **shown)
     async def read_ledger_and_more(*, run_id: RunId, wanted: LedgerWanted, new: NewMessages) -> Response:
         """As GET, with the caller's messages at the end, so that one call makes and validates what a model is sent.
         Nothing is stored.
@@ -206,7 +207,7 @@ async def _ledger(
 
 def _add_follow(routes: APIRouter, reading: Reading) -> None:
     @routes.get(
-        "/runs/{run_id:path}/follow",
+        "/runs/{run_id}/follow",
         tags=["runs"],
         summary="Follow a run",
         response_class=Response,
@@ -232,7 +233,7 @@ def _add_follow(routes: APIRouter, reading: Reading) -> None:
 
 def _add_sessions(routes: APIRouter, reading: Reading) -> None:
     @routes.get(
-        "/sessions/{session_id:path}/runs",
+        "/sessions/{session_id}/runs",
         tags=["sessions"],
         summary="List a session's runs",
         response_model=RunList,
@@ -246,7 +247,7 @@ def _add_sessions(routes: APIRouter, reading: Reading) -> None:
         return _json(RunList(runs=records, next_cursor=following))
 
     @routes.get(
-        "/sessions/{session_id:path}/ledger",
+        "/sessions/{session_id}/ledger",
         tags=["sessions"],
         summary="Read a session's ledger",
         response_model=SessionLedger | SessionRequest,

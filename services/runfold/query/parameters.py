@@ -20,8 +20,10 @@ from runfold_schemas.messages import Provider
 
 _OFFSET_MAX = 2**63 - 2
 
-RunId = Annotated[str, Path(description="The run's id. It may contain slashes.", examples=["run-1"])]
-SessionId = Annotated[str, Path(description="The session's id. It may contain slashes.", examples=["s-1"])]
+RunId = Annotated[str, Path(description="The run's id, percent-encoded: `/` is `%2F`.", examples=["run-1"])]
+SessionId = Annotated[
+    str, Path(description="The session's id, percent-encoded: `/` is `%2F`.", examples=["s-1"])
+]
 
 MinOffset = Annotated[
     int | None,
