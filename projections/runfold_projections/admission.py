@@ -64,20 +64,9 @@ class Admission:
             return Admitted(record, "undecodable", None, f"run_id: the event belongs to run {event.run_id!r}")
         if event.event_id in self._seen:
             return Admitted(record, "duplicate", event, "an event with this event_id is in the log before")
-        if event.expected_offset is not None and event.expected_offset != self.last_offset:
-            return Admitted(
-                record,
-                "rejected",
-                event,
-                f"expected_offset is {event.expected_offset}, the last accepted event is at {self.last_offset}",
-            )
-        if event.type in LIFECYCLE:
-            refusal = self._refusal(event.type)
-            if refusal:
-                return Admitted(record, "rejected", event, refusal)
-            outcome: Outcome = "accepted"
-        else:
-            outcome = "late" if self.ended else "accepted"
+        if refusal := self._refusal(event, record.offset):
+            return Admitted(record, "rejected", event, refusal)
+        outcome: Outcome = "late" if self.ended else "accepted"
         self._count(event, record.offset)
         return Admitted(record, outcome, event, "the run had ended" if outcome == "late" else "")
 
@@ -92,10 +81,15 @@ class Admission:
         self.opened = self.opened or event.type == "run_opened"
         self.ended = self.ended or event.type in ENDINGS
 
-    def _refusal(self, change: str) -> str:
-        """Why the change of the run's life is refused; "" if it is made."""
-        if self.ended:
+    def _refusal(self, event: AnyEvent, offset: int) -> str:
+        """Why the event is rejected; "" if it is not."""
+        expected = event.expected_offset
+        if expected is not None and expected < self.last_offset:
+            return f"expected_offset is {expected}, the last accepted event is at {self.last_offset}"
+        if expected is not None and expected >= offset:
+            return f"expected_offset is {expected}, and this event is at {offset} already"
+        if self.ended and event.type in LIFECYCLE:
             return "the run has ended"
-        if change == "run_opened" and self.opened:
+        if self.opened and event.type == "run_opened":
             return "the run is open already"
         return ""

@@ -27,11 +27,18 @@ class RunfoldError(Exception):
 
 
 class InvalidEventError(RunfoldError):
-    """An event that no reader would accept. `field` is the dotted path to what is wrong, "" for the whole."""
+    """An event that no reader would accept. `field` is the dotted path to what is wrong, "" for the whole, and `index` the
+    event's place in its batch.
+    """
 
-    def __init__(self, message: str, *, field: str = "") -> None:
+    def __init__(self, message: str, *, field: str = "", index: int | None = None) -> None:
         super().__init__(message)
         self.field = field
+        self.index = index
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return message if self.index is None else f"[{self.index}]: {message}"
 
 
 class EventTooLargeError(InvalidEventError):

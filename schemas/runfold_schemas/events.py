@@ -268,7 +268,7 @@ class Event(BaseModel, Generic[DataT]):
     provider: Provider | None = None
     """Whose response this event was recorded from; such a message keeps the provider's order of parts."""
     expected_offset: Annotated[int, Field(ge=-1)] | None = None
-    """Accept this event only if the last accepted event is at this offset (-1: there is none)."""
+    """Accept this event only if no other was accepted behind this offset (-1: none at all), which its publisher has seen."""
 
 
 class SystemMessageEvent(Event[SystemMessage]):

@@ -8,7 +8,7 @@ Leaving the block completes the run; an exception fails it with the error.
 """
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -19,9 +19,16 @@ from runfold.log.publisher import Publisher
 from runfold.log.settings import LogSettings
 from runfold.run import Run, check_size, outgoing
 from runfold_projections.admission import Admitted
+from runfold_projections.run import ERROR_LENGTH_MAX
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import new_event
-from runfold_schemas.errors import RunConflictError, RunfoldError, RunNotFoundError
+from runfold_schemas.errors import (
+    RejectedError,
+    RunConflictError,
+    RunEndedError,
+    RunfoldError,
+    RunNotFoundError,
+)
 from runfold_schemas.events import RunOpened
 from runfold_schemas.topics import Topics, check_id
 
@@ -72,11 +79,14 @@ class Runfold:
         run = await self.open_run(agent_id=agent_id, **options)
         try:
             yield run
+            await run.flush()
         except BaseException as error:
             await _fail(run, error)
             raise
         if not run.ended:
-            await run.complete()
+            # All else was published, so a refusal means that somebody else has ended the run.
+            with suppress(RejectedError, RunEndedError):
+                await run.complete()
 
     async def open_run(
         self,
@@ -176,9 +186,15 @@ class Runfold:
 
 async def _fail(run: Run, error: BaseException) -> None:
     """The error that left the block is the one to raise, also where the run cannot be told of it."""
+    try:
+        await run.flush()
+    except RunfoldError as failure:
+        error.add_note(f"an event of run {run.run_id!r} was not published: {failure}")
     if run.ended:
         return
+    # Any error can be told: cut as the record would cut it, and without the halves of surrogate pairs.
+    told = f"{type(error).__name__}: {error}"[:ERROR_LENGTH_MAX].encode(errors="replace").decode()
     try:
-        await run.fail(f"{type(error).__name__}: {error}")
+        await run.fail(told)
     except RunfoldError as failure:
         error.add_note(f"run {run.run_id!r} could not be marked as failed: {failure}")

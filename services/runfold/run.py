@@ -8,9 +8,11 @@ from collections.abc import (
     AsyncIterator,
     Coroutine,
     Iterable,
+    Iterator,
     Mapping,
     Sequence,
 )
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, overload
@@ -29,9 +31,10 @@ from runfold_projections.validation import Fault
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import encode as encode_event
 from runfold_schemas.codec import headers, new_event
-from runfold_schemas.errors import EventTooLargeError, RejectedError, RunEndedError
+from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RejectedError, RunEndedError
 from runfold_schemas.events import (
     ENDINGS,
+    LIFECYCLE,
     AnyEvent,
     Data,
     RunCanceled,
@@ -74,9 +77,11 @@ class Run:
         self._catalog_topic = topics.catalog
         self._publisher = publisher
         self._topic = topics.run(life.run_id, life.log_id)
-        self._pending: set[asyncio.Task[Position]] = set()
+        self._pending: dict[asyncio.Task[Position], None] = {}
         self._awake_since = time.monotonic() if is_new else float("-inf")
         self._ended = life.ended
+        # Nobody else has ended the run before this offset: up to it the log is ours, or was read.
+        self._known_offset = 1 if is_new else 0
         self.life = life
         self.turn_id = turn_id
         self.is_new = is_new
@@ -125,8 +130,8 @@ class Run:
 
         `envelope` takes what `event` takes. `late` says that the event belongs to the run although that has ended.
 
-        Raises `InvalidEventError`, `EventTooLargeError`, `RunEndedError`, `RejectedError` where `expected_offset` lost, and
-        `UnavailableError`; after that one, publishing the same event (or the same `event_id`) again is safe.
+        Raises `InvalidEventError`, `EventTooLargeError`, `RunEndedError`, `RejectedError` where `expected_offset` lost or
+        somebody else has ended the run, and `UnavailableError`; after that one, publishing the same event (or the same `event_id`) again is safe.
         """
         return await (await self._post(data, late=late, **envelope))
 
@@ -137,11 +142,19 @@ class Run:
         return self._tracked(await self._post(data, late=late, **envelope))
 
     async def publish_batch(self, batch: Iterable[Data | AnyEvent], *, late: bool = False) -> list[Position]:
-        """Appends several events as one record batch: all or none of them, next to each other."""
-        events = [self._checked(data, late=late) for data in batch]
+        """Appends several events as one record batch: all or none of them, next to each other.
+
+        Raises what `publish` does; an `InvalidEventError` has the event's `index`.
+        """
+        events: list[AnyEvent] = []
+        records: list[Outgoing] = []
+        for index, data in enumerate(batch):
+            with _at(index):
+                events.append(self._checked(data, late=late))
+                records.append(outgoing(events[-1], source=self._settings.source))
         if not events:
             return []
-        records = [outgoing(event, source=self._settings.source) for event in events]
+        _check_expectations(events)
         check_size(records)
         await self._ring_if_quiet()
         sent_at = time.monotonic()
@@ -150,11 +163,15 @@ class Run:
         return [Position(self.run_id, first.offset + index) for index in range(len(events))]
 
     async def flush(self) -> None:
-        """Waits for everything that was sent; raises the first error of it."""
-        pending, self._pending = self._pending, set()
-        for outcome in await asyncio.gather(*pending, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
+        """Waits for everything that was sent; raises the first error of it that nobody who awaited the task was told."""
+        pending = list(self._pending)
+        if pending:
+            await asyncio.wait(pending)
+        for task in pending:
+            self._pending.pop(task, None)
+        errors = [error for task in pending if _has_untold_error(task) and (error := task.exception())]
+        if errors:
+            raise errors[0]
 
     async def start(self) -> Position:
         """A pending run runs."""
@@ -294,14 +311,14 @@ class Run:
 
     def _tracked(self, acknowledged: Coroutine[Any, Any, Position]) -> asyncio.Task[Position]:
         task = asyncio.create_task(acknowledged)
-        self._pending.add(task)
+        self._pending[task] = None
         task.add_done_callback(self._settle)
         return task
 
     def _settle(self, task: asyncio.Task[Position]) -> None:
-        # A failure stays for `flush` to raise; reading the exception keeps asyncio from reporting it a second time.
-        if task.cancelled() or task.exception() is None:
-            self._pending.discard(task)
+        # A failure stays for `flush` to raise, unless somebody awaits the task meanwhile.
+        if not _has_untold_error(task):
+            self._pending.pop(task, None)
 
     async def _acknowledged(self, ack: Ack, events: list[AnyEvent], sent_at: float) -> Position:
         position = Position(self.run_id, (await self._publisher.wait(ack)).offset)
@@ -315,14 +332,21 @@ class Run:
         return position
 
     async def _check_outcomes(self, events: list[AnyEvent], *, first_offset: int) -> None:
-        """An acknowledgement right after `expected_offset` means accepted; otherwise the log is asked."""
-        if all(
-            event.expected_offset in (None, first_offset + index - 1) for index, event in enumerate(events)
-        ):
+        """Asks the log whether it rejected one of the events, where it may have."""
+        end = first_offset + len(events)
+        is_known = first_offset == self._known_offset
+        if is_known:
+            self._known_offset = end
+        # Nothing is between an event and the offset before it.
+        is_expected = events[0].expected_offset in (None, first_offset - 1)
+        if is_expected and not _changes_after_end(events, ended=self._ended or not is_known):
             return
-        async for admitted in self.history(first_offset=first_offset, end=first_offset + len(events)):
-            if admitted.outcome == "rejected":
+        async for admitted in self.history(end=end):
+            if admitted.event is not None and admitted.counts and admitted.event.type in ENDINGS:
+                self._ended = True
+            if admitted.outcome == "rejected" and admitted.record.offset >= first_offset:
                 raise RejectedError(self.run_id, offset=admitted.record.offset, reason=admitted.reason)
+        self._known_offset = max(self._known_offset, end)
 
     async def _ring_if_quiet(self) -> None:
         if time.monotonic() - self._awake_since > self._settings.park_seconds / 2:
@@ -340,6 +364,39 @@ def outgoing(event: AnyEvent, *, source: str) -> Outgoing:
     return Outgoing(
         key=event.run_id.encode(), value=encode_event(event), headers=headers(event, source=source)
     )
+
+
+@contextmanager
+def _at(index: int) -> Iterator[None]:
+    try:
+        yield
+    except InvalidEventError as error:
+        raise InvalidEventError(str(error), field=error.field, index=index) from error
+
+
+def _check_expectations(events: Sequence[AnyEvent]) -> None:
+    """The log decides on each event by itself, so a batch with expectations could be split."""
+    for index, event in enumerate(events):
+        if event.expected_offset is not None and len(events) > 1:
+            raise InvalidEventError(
+                "expected_offset: it is for an event that is published alone",
+                field="expected_offset",
+                index=index,
+            )
+
+
+def _changes_after_end(events: Sequence[AnyEvent], *, ended: bool) -> bool:
+    """Whether one of the events changes a run that has ended, or opens it again."""
+    for event in events:
+        if event.type == "run_opened" or (ended and event.type in LIFECYCLE):
+            return True
+        ended = ended or event.type in ENDINGS
+    return False
+
+
+def _has_untold_error(task: asyncio.Task[Position]) -> bool:
+    # asyncio's own note for "exception was never retrieved"; asking for the exception would count as being told.
+    return task.done() and task._log_traceback  # noqa: SLF001
 
 
 def check_size(records: list[Outgoing]) -> None:

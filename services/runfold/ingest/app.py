@@ -25,7 +25,7 @@ from runfold.client import Runfold
 from runfold.ids import new_event_id
 from runfold.ingest.bodies import JSON, NDJSON, Item, Place, media_type, parse_items, parse_json, read_body
 from runfold.ingest.connection import Connection
-from runfold.ingest.events import EventIds, changes_life, culprit, events_of
+from runfold.ingest.events import EventIds, changes_life, events_of, placed
 from runfold.ingest.idempotency import Replays, derived_id, fingerprint, key_of
 from runfold.ingest.requests import (
     EVENTS_BODY,
@@ -177,7 +177,7 @@ async def _publish(run: Run, items: list[Item], *, late: bool, key: str | None) 
     except EventTooLargeError:
         raise  # the batch is, and no one of its events
     except InvalidEventError as error:
-        raise culprit(error, events, items) from error
+        raise placed(error, items[error.index or 0].place) from error
     if items[0].place == Place():
         return _published_one(events[0], positions[0])
     return _published(events, positions)

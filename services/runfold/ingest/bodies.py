@@ -27,9 +27,6 @@ class Place:
     line: int | None = None
     index: int | None = None
 
-    def __str__(self) -> str:
-        return f"line {self.line}: " if self.line is not None else f"[{self.index}]: "
-
 
 class Item(NamedTuple):
     """One object of a body."""
@@ -42,9 +39,9 @@ class InvalidItemError(InvalidEventError):
     """One object of several is wrong, or the text is broken in one line: `line` and `index` are its `Place`."""
 
     def __init__(self, message: str, *, place: Place, field: str = "") -> None:
-        super().__init__(f"{place}{message}", field=field)
+        told = message if place.line is None else f"line {place.line}: {message}"
+        super().__init__(told, field=field, index=place.index)
         self.line = place.line
-        self.index = place.index
 
 
 async def read_body(request: Request, *, bytes_max: int) -> bytes:

@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any
 
 from runfold.ingest.bodies import InvalidItemError, Item, Place
-from runfold_schemas.codec import encode, event_types, parse_event
-from runfold_schemas.errors import InvalidEventError, RunfoldError
+from runfold_schemas.codec import event_types, parse_event
+from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.events import ENDINGS, LIFECYCLE, AnyEvent
 
 EventIds = Callable[[int], str]
@@ -19,11 +19,11 @@ def events_of(items: Sequence[Item], *, run_id: str, event_ids: EventIds, now: d
     for index, item in enumerate(items):
         try:
             _check_not_after_end(events)
-            _check_envelope(item.fields, run_id=run_id, alone=len(items) == 1)
+            _check_envelope(item.fields, run_id=run_id)
             filled = {"event_id": event_ids(index), "timestamp": now, "run_id": run_id}
             event = parse_event({**item.fields, **_missing(item.fields, filled)})
         except InvalidEventError as error:
-            raise _placed(error, item.place) from error
+            raise placed(error, item.place) from error
         events.append(event)
     return events
 
@@ -33,17 +33,7 @@ def changes_life(events: Sequence[AnyEvent]) -> bool:
     return any(event.type in LIFECYCLE for event in events)
 
 
-def culprit(error: InvalidEventError, events: Sequence[AnyEvent], items: Sequence[Item]) -> RunfoldError:
-    """`error`, which came with publishing `events`, told with the place of the event that JSON cannot carry."""
-    for event, item in zip(events, items, strict=True):
-        try:
-            encode(event)
-        except InvalidEventError as fault:
-            return _placed(fault, item.place)
-    return error
-
-
-def _check_envelope(fields: dict[str, Any], *, run_id: str, alone: bool) -> None:
+def _check_envelope(fields: dict[str, Any], *, run_id: str) -> None:
     kind = fields.get("type")
     if not isinstance(kind, str):
         raise InvalidEventError("type: the kind of event is missing or no string", field="type")
@@ -53,11 +43,6 @@ def _check_envelope(fields: dict[str, Any], *, run_id: str, alone: bool) -> None
     if fields.get("run_id") not in (None, run_id):
         raise InvalidEventError(
             f"run_id: the body says {fields['run_id']!r}, the path {run_id!r}", field="run_id"
-        )
-    if fields.get("expected_offset") is not None and not alone:
-        # The log decides it event by event, so a batch could be split.
-        raise InvalidEventError(
-            "expected_offset: it is for an event that is published alone", field="expected_offset"
         )
 
 
@@ -70,7 +55,8 @@ def _missing(fields: dict[str, Any], filled: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in filled.items() if fields.get(name) is None}
 
 
-def _placed(error: InvalidEventError, place: Place) -> InvalidEventError:
+def placed(error: InvalidEventError, place: Place) -> InvalidEventError:
+    """`error`, told with the place of its event in the request."""
     if place == Place():
         return error
-    return InvalidItemError(str(error), place=place, field=error.field)
+    return InvalidItemError(error.args[0], place=place, field=error.field)
