@@ -18,6 +18,7 @@ from runfold.run import outgoing
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generations import Generations, new_generation
+from runfold_schemas.errors import RejectedError
 
 PARK_SECONDS = 0.6
 SWEEP_SECONDS = 1.0
@@ -225,7 +226,9 @@ async def test_a_late_event_is_kept_and_flagged_and_the_end_stands(stack: Stack)
     await run.complete()
 
     late = (await run.publish(AssistantMessage(message="sorry, late"), late=True)).offset
-    second_end = (await run.publish(RunCompleted(), late=True)).offset
+    with pytest.raises(RejectedError) as refusal:
+        await run.publish(RunCompleted(), late=True)
+    second_end = refusal.value.offset
     await stack.holds(run, second_end)
 
     pages = [page async for page in stack.stored.pages.read(run.life.log_id)]
