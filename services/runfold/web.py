@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import uvicorn
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -88,6 +88,11 @@ def new_app(title: str, *, ready: Check, **options: Any) -> FastAPI:
     app.exception_handler(RunfoldError)(_on_error)
     app.exception_handler(RequestValidationError)(_on_invalid)
     app.exception_handler(HTTPException)(_on_http)
+
+    @app.get("/", include_in_schema=False)
+    async def documentation() -> RedirectResponse:
+        # Relative, for who stands behind a gateway's path.
+        return RedirectResponse("docs")
 
     @app.get("/health/live", tags=["health"])
     async def live() -> dict[str, str]:
