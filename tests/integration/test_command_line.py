@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,20 +92,68 @@ async def test_kafka_away_is_one_line(environment: dict[str, str], command: list
         assert ended.errors.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", [["verify"], ["serve", "api"], ["serve", "projector"]])
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"RUNFOLD_MONGO": "localhost"}, "error: RUNFOLD_MONGO: a connection string begins with mongodb://"),
         ({"RUNFOLD_MONGO": "mongodb://h:99999"}, "error: RUNFOLD_MONGO is no connection string"),
         ({"RUNFOLD_PARK_SECONDS": "long"}, "error: RUNFOLD_PARK_SECONDS: Input should be a valid number"),
+        ({"RUNFOLD_KAFKA_OPTIONS": "{broken"}, "error: RUNFOLD_KAFKA_OPTIONS: this is not JSON"),
+        (
+            {"RUNFOLD_MIN_INSYNC_REPLICAS": "2"},
+            "error: RUNFOLD_MIN_INSYNC_REPLICAS=2 is more than RUNFOLD_REPLICATION_FACTOR=1",
+        ),
     ],
 )
-async def test_a_wrong_setting_is_one_line_that_names_it(settings: dict[str, str], line: str) -> None:
-    ended = await ending(await started("verify", **settings))
+async def test_a_wrong_setting_is_one_line_that_names_it(
+    command: list[str], settings: dict[str, str], line: str
+) -> None:
+    ended = await ending(await started(*command, **settings))
 
-    assert ended.code in (1, 2)
+    assert ended.code == 2
     assert ended.errors.startswith(line)
     assert ended.errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["verify"], ["serve", "api"], ["serve", "projector"]])
+async def test_a_refused_password_is_one_line(environment: dict[str, str], command: list[str]) -> None:
+    refused = environment["RUNFOLD_MONGO"].replace("mongodb://", "mongodb://somebody:hush@")
+
+    ended = await ending(await started(*command, **environment | {"RUNFOLD_MONGO": refused}))
+
+    assert ended.code == 2
+    assert ended.errors.startswith("error: RUNFOLD_MONGO: MongoDB refuses the user or the password")
+    assert ended.errors.count("\n") == 1
+    assert "hush" not in ended.errors
+
+
+async def test_more_replicas_than_brokers_is_one_line(environment: dict[str, str]) -> None:
+    ended = await ending(await started("replay", "r", **environment | {"RUNFOLD_REPLICATION_FACTOR": "30"}))
+
+    assert ended.code == 2
+    assert ended.errors.startswith("error: the replication factor, 30, is more than Kafka has brokers for")
+    assert ended.errors.count("\n") == 1
+
+
+async def test_a_mistyped_variable_is_a_warning_and_no_more() -> None:
+    ended = await ending(await started("settings", RUNFOLD_KAFKAA="h:1"))
+
+    assert ended.code == 0
+    assert ended.errors == "warning: there is no setting RUNFOLD_KAFKAA: did you mean RUNFOLD_KAFKA?\n"
+
+
+async def test_a_wrong_port_is_told_as_it_was_given() -> None:
+    ended = await ending(await started("serve", "api", "--port=99999"))
+
+    assert ended.code == 2
+    assert ended.errors == "error: --port: Input should be less than or equal to 65534\n"
+
+
+async def test_the_version_is_told() -> None:
+    ended = await ending(await started("--version"))
+
+    assert ended.code == 0
+    assert ended.output == f"runfold {version('runfold')}\n"
 
 
 async def test_a_wrong_option_is_told_with_where_to_find_the_right_ones() -> None:
@@ -120,7 +169,8 @@ async def test_settings_are_listed_without_their_secrets() -> None:
         await started(
             "settings",
             RUNFOLD_MONGO="mongodb://runfold:hush@m/?replicaSet=rs0",
-            RUNFOLD_KAFKA_OPTIONS='{"sasl_plain_password": "hush"}',
+            RUNFOLD_KAFKA_OPTIONS='{"security_protocol": "SASL_PLAINTEXT", "sasl_plain_username": "u",'
+            ' "sasl_plain_password": "hush"}',
         )
     )
 

@@ -65,7 +65,7 @@ assert runfold.Runfold
 
 def test_every_setting_is_in_the_table_of_settings_with_its_default():
     rows = {
-        f"| `RUNFOLD_{name.upper()}` | {_default(field.default)} | {field.description} |"
+        f"| `RUNFOLD_{name.upper()}` | {_default(name, field.default)} | {field.description} |"
         for name, field in Settings.model_fields.items()
     }
 
@@ -170,5 +170,7 @@ def test_every_module_says_what_it_is_for():
             assert not text.strip() or text.startswith('"""'), path.relative_to(ROOT)
 
 
-def _default(value: object) -> str:
+def _default(name: str, value: object) -> str:
+    if name == "database":
+        return "the prefix"
     return "none" if value is None else f"`{value}`"

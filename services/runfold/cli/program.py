@@ -2,26 +2,27 @@
 
 import asyncio
 import logging
+import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
+from rich.markup import escape
 
-from runfold.settings import Settings
-from runfold_schemas.codec import first_fault
-from runfold_schemas.errors import RunfoldError
+from runfold.settings import Settings, fault_of, unknown_variables, variable
+from runfold_schemas.errors import ConfigurationError, RunfoldError
 
 app = typer.Typer(
     name="runfold",
-    help="Runfold keeps the memory of AI agents as a log and folds everything else from it.",
     epilog="Settings come from the environment, RUNFOLD_KAFKA and RUNFOLD_MONGO first of all; `runfold settings` lists them.",
     no_args_is_help=True,
     add_completion=False,
@@ -56,6 +57,21 @@ class Form(StrEnum):
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8080")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"runfold {version('runfold')}")
+        raise typer.Exit
+
+
+@app.callback()
+def runfold(
+    _: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Runfold keeps the memory of AI agents as a log and folds everything else from it."""
 
 
 @app.command()
@@ -133,27 +149,38 @@ def settings() -> None:
     """List the settings, with the values that are in force here."""
     current = _settings()
     for name, field in Settings.model_fields.items():
-        typer.echo(f"RUNFOLD_{name.upper()}={_shown(name, getattr(current, name))}\n    {field.description}")
+        typer.echo(f"{variable(name)}={_shown(name, getattr(current, name))}\n    {field.description}")
 
 
 def main() -> None:
-    """The program. An error that we know is one line; anything else is a defect and shows where."""
+    """The program. An error that we know is one line, and 2 is the code for what waiting does not cure; anything else is a
+    defect and shows where.
+    """
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of each attempt; we tell what failed
     try:
         app(standalone_mode=True, prog_name="runfold")
     except* RunfoldError as group:
-        _errors.print(f"[bold red]error:[/] {_first(group)}", highlight=False)
-        sys.exit(1)
+        error = _first(group)
+        _say("[bold red]error:[/]", str(error))
+        sys.exit(2 if isinstance(error, ConfigurationError) else 1)
 
 
-def _settings(**overrides: Any) -> Settings:
+def _settings(**options: Any) -> Settings:
+    """The settings in force; `options` are those that were given on the command line."""
+    for line in unknown_variables(os.environ):
+        _say("[bold yellow]warning:[/]", line)
+    given = {name: value for name, value in options.items() if value is not None}
     try:
-        return Settings(**{name: value for name, value in overrides.items() if value is not None})
+        return Settings(**given)
     except ValidationError as error:
-        name, fault = first_fault(error)
-        fault = fault.removeprefix(f"{name}: ").removeprefix("Value error, ")
-        _errors.print(f"[bold red]error:[/] RUNFOLD_{name.upper()}: {fault}", highlight=False)
+        name, fault = fault_of(error)
+        place = f"--{name}: " if name in given else f"{variable(name)}: " if name else ""
+        _say("[bold red]error:[/]", place + fault)
         raise typer.Exit(2) from error
+
+
+def _say(kind: str, text: str) -> None:
+    _errors.print(kind, escape(text), highlight=False)
 
 
 def _shown(name: str, value: object) -> str:

@@ -1,9 +1,11 @@
 """`runfold serve`: one of the services in this process."""
 
+from contextlib import suppress
 from importlib import import_module
 
 from runfold.settings import Settings
 from runfold.web import configure_logging
+from runfold_schemas.errors import UnavailableError
 
 _MODULES = {
     "ingest": "runfold.ingest.app",
@@ -16,5 +18,15 @@ _MODULES = {
 async def serve(part: str, settings: Settings) -> None:
     """Runs the service named `part` until the process is told to stop."""
     configure_logging(settings.log_level)
+    if part != "ingest":
+        await _check_mongo(settings)
     # Only what is served is imported: a projector does not load the HTTP routes, nor they FastStream.
     await import_module(_MODULES[part]).run(settings)
+
+
+async def _check_mongo(settings: Settings) -> None:
+    """Raises `ConfigurationError` if MongoDB refuses us. One that is away is waited for by the service itself."""
+    connect = import_module("runfold.store.database").connect
+    with suppress(UnavailableError):
+        async with connect(settings.mongo, settings.database):
+            return

@@ -6,7 +6,13 @@ from contextlib import asynccontextmanager
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, NoError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import (
+    InvalidReplicationFactorError,
+    KafkaError,
+    NoError,
+    TopicAlreadyExistsError,
+    for_code,
+)
 
 from runfold.log.driver import kafka_errors
 from runfold.log.settings import LogSettings
@@ -136,6 +142,11 @@ class LogAdmin:
             answer = await self._client.create_topics(topics, timeout_ms=_timeout_ms(self._settings))
         for name, code, *message in answer.topic_errors:
             error: type[KafkaError] = for_code(code)
+            if error is InvalidReplicationFactorError:
+                raise ConfigurationError(
+                    f"the replication factor, {self._settings.replication_factor}, is more than Kafka has brokers for:"
+                    " start more, or lower RUNFOLD_REPLICATION_FACTOR"
+                )
             if error not in (NoError, TopicAlreadyExistsError):
                 raise UnavailableError(
                     "Kafka", reason=f"topic {name} was not created: {error.__name__} {message}"

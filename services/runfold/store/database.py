@@ -20,11 +20,14 @@ Database = Any
 
 _TIMEOUT_MS = 3_000
 
+_REFUSED = {13, 18, 8000}
+"""Unauthorized, AuthenticationFailed, and how Atlas says either."""
+
 
 @asynccontextmanager
 async def connect(url: str, database: str, *, client: Any = None) -> AsyncIterator[Database]:
     """The database for the length of the block. `client` is the driver's client class, `CLIENT` by default. Raises
-    `ConfigurationError` for a `url` that is none, and `UnavailableError`.
+    `ConfigurationError` for a `url` that is none or whose user is refused, and `UnavailableError`.
 
     Every write is acknowledged by a majority and journaled; every read is of what a majority holds, from the primary: a
     position that is read here may decide where a writer goes on.
@@ -40,8 +43,7 @@ async def connect(url: str, database: str, *, client: Any = None) -> AsyncIterat
     except (errors.ConfigurationError, errors.InvalidName, ValueError) as error:
         raise ConfigurationError(f"RUNFOLD_MONGO is no connection string: {error}") from error
     try:
-        with mongo_errors():
-            await opened.admin.command("ping")
+        await _greet(opened)
         yield opened.get_database(
             database,
             codec_options=CodecOptions(tz_aware=True),
@@ -53,3 +55,16 @@ async def connect(url: str, database: str, *, client: Any = None) -> AsyncIterat
         closed = opened.close()
         if inspect.isawaitable(closed):
             await closed
+
+
+async def _greet(opened: Any) -> None:
+    try:
+        with mongo_errors():
+            await opened.admin.command("ping")
+    except errors.OperationFailure as error:
+        if error.code not in _REFUSED:
+            raise
+        reason = error.details.get("errmsg") if error.details else None
+        raise ConfigurationError(
+            f"RUNFOLD_MONGO: MongoDB refuses the user or the password in it ({reason or error.code}): correct them, or authSource"
+        ) from error
