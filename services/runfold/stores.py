@@ -127,7 +127,7 @@ class RunfoldStores:
             return Snapshot(agent_id, run_id)
         history = [admitted async for admitted in run.history()]
         events = tuple(event for event in _counting(history) if event.type not in _ABOUT_THE_RUN)
-        return Snapshot(agent_id, run_id, events, {"log_id": run.life.log_id, "next_offset": len(history)})
+        return Snapshot(agent_id, run_id, events, {"log_id": run.life.log_id, "next_offset": history[-1].record.offset + 1})
 
     async def upsert_run(self, record: Record) -> None:
         """Opens the run, or publishes what `record` changes: status, turn, labels, metadata.

@@ -33,9 +33,12 @@ async def read(
         while position < end:
             with kafka_errors():
                 fetched = (await consumer.getmany(timeout_ms=_WAIT_MS)).get(at, [])
+                # Not the last record's: a transaction ends with a record that is never handed out.
+                reached = await consumer.position(at)
             if fetched:
                 yield [record_of(record) for record in fetched if record.offset < end]
-                position, deadline = fetched[-1].offset + 1, _deadline(settings)
+            if reached > position:
+                position, deadline = reached, _deadline(settings)
             elif time.monotonic() > deadline:
                 raise UnavailableError("Kafka", reason=f"nothing came of {topic} after offset {position}")
 

@@ -5,6 +5,7 @@ are collected and applied between two fetches, and positions live here.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -22,12 +23,15 @@ _GETMANY_TIMEOUT_MS = 20
 
 _PARTITION_FETCH_BYTES = 1024 * 1024
 
+_LOOK_SECONDS = 1.0
+"""How often partitions are looked at that were passed without a record: a transaction ends with one that is never handed out."""
+
 _FETCH_BYTES = 8 * 1024 * 1024
 """Of all partitions together. What one fetch brought is unpacked in one go, 50 ms for this much, and nothing else runs."""
 
 
 class Slice(NamedTuple):
-    """What one fetch brought of one partition: records in order, and the position after them."""
+    """What one fetch brought of one partition: records in order, perhaps none, and the position after them."""
 
     partition: TopicPartition
     records: list[Record]
@@ -42,6 +46,7 @@ class Tail:
         self._positions: dict[TopicPartition, int] = {}
         self._moved: set[TopicPartition] = set()
         self._changed = asyncio.Event()
+        self._looked_at = time.monotonic()
 
     @classmethod
     @asynccontextmanager
@@ -96,7 +101,10 @@ class Tail:
         return offsets
 
     async def slices(self) -> AsyncIterator[list[Slice]]:
-        """Endless: what each fetch brought, partition by partition; an empty list where one brought nothing in time."""
+        """Endless: what each fetch brought, partition by partition; an empty list where one brought nothing in time.
+
+        A slice without records says that the partition goes on behind something that is no record.
+        """
         while True:
             if self._changed.is_set():
                 await self._assign()
@@ -105,12 +113,11 @@ class Tail:
                 continue
             with kafka_errors():
                 fetched = await self._consumer.getmany(timeout_ms=_GETMANY_TIMEOUT_MS)
-            # A partition that was moved while its fetch was on the way brought records from elsewhere.
-            yield [
-                self._slice(partition, records)
-                for partition, records in fetched.items()
-                if partition in self._positions and partition not in self._moved
-            ]
+                slices = [
+                    await self._slice(partition, fetched.get(partition, []))
+                    for partition in list(self._positions if self._is_time_to_look() else fetched)
+                ]
+            yield [part for part in slices if part is not None]
 
     async def _assign(self) -> None:
         if self._positions:
@@ -126,10 +133,21 @@ class Tail:
         for partition, offset in self._positions.items():
             self._consumer.seek(partition, offset)
 
-    def _slice(self, partition: TopicPartition, consumed: list[ConsumerRecord]) -> Slice:
-        records = [record_of(record) for record in consumed]
-        self._positions[partition] = records[-1].offset + 1
-        return Slice(partition, records, records[-1].offset + 1)
+    def _is_time_to_look(self) -> bool:
+        if time.monotonic() - self._looked_at < _LOOK_SECONDS:
+            return False
+        self._looked_at = time.monotonic()
+        return True
+
+    async def _slice(self, partition: TopicPartition, consumed: list[ConsumerRecord]) -> Slice | None:
+        # One that was moved while its fetch was on the way brought records from elsewhere.
+        if partition in self._moved or partition not in self._positions:
+            return None
+        reached: int = await self._consumer.position(partition)
+        if partition in self._moved or self._positions.get(partition, reached) == reached:
+            return None
+        self._positions[partition] = reached
+        return Slice(partition, [record_of(record) for record in consumed], reached)
 
 
 def record_of(record: ConsumerRecord) -> Record:

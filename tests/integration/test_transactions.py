@@ -1,0 +1,113 @@
+"""A producer with transactions leaves records in the log that nobody is handed: every reader goes on behind them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from aiokafka import AIOKafkaProducer
+from tests.integration.test_projector import working
+from tests.processes import projections, until
+
+from runfold import Run, Runfold, UserMessage
+from runfold.log.catalog import life_record, partition_of
+from runfold.query.app import build_app
+from runfold.run import outgoing
+from runfold.settings import Settings
+from runfold.stores import RunfoldStores
+
+
+@pytest.fixture
+def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
+    return Settings(
+        kafka=kafka,
+        mongo=mongo,
+        prefix=prefix,
+        database=database,
+        park_seconds=1.5,
+        publisher_park_seconds=1.5,
+        session_timeout_seconds=6,
+        publish_timeout_seconds=5,
+    )
+
+
+@pytest.fixture
+async def runfold(settings: Settings) -> AsyncIterator[Runfold]:
+    async with Runfold.of(settings.log()) as connected:
+        yield connected
+
+
+@asynccontextmanager
+async def transactions(kafka: str, prefix: str) -> AsyncIterator[AIOKafkaProducer]:
+    producer = AIOKafkaProducer(bootstrap_servers=kafka, transactional_id=prefix)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+async def say(producer: AIOKafkaProducer, runfold: Runfold, run: Run, *words: str) -> None:
+    """Each word in a transaction of its own."""
+    for word in words:
+        record = outgoing(run.event(UserMessage(message=word)), source="tests")
+        async with producer.transaction():
+            await producer.send(
+                runfold.topics.run(run.run_id, run.life.log_id),
+                record.value,
+                key=record.key,
+                headers=list(record.headers),
+                partition=0,
+            )
+
+
+async def test_the_log_is_read_to_its_end(runfold: Runfold, kafka: str, prefix: str):
+    run = await runfold.open_run(agent_id="a", run_id="r")
+    async with transactions(kafka, prefix) as producer:
+        await say(producer, runfold, run, "one", "two")
+
+    assert [one.record.offset async for one in run.history()] == [0, 1, 3]
+    assert (await RunfoldStores(runfold).load_run("a", "r")).meta["next_offset"] == 4
+    assert (await run.publish(UserMessage(message="three"), expected_offset=3)).offset == 5
+    await run.complete()
+
+
+async def test_a_run_is_looked_up_behind_a_transaction_on_the_catalog(
+    runfold: Runfold, settings: Settings, kafka: str, prefix: str
+):
+    run = await runfold.open_run(agent_id="a")
+    record, partition = life_record(run.life), partition_of(run.run_id)
+    async with transactions(kafka, prefix) as producer, producer.transaction():
+        await producer.send(runfold.topics.catalog, record.value, key=record.key, partition=partition)
+
+    assert (await runfold.get_run(run.run_id)).life == run.life
+    async with Runfold.of(settings.log()) as another:
+        assert (await another.get_run(run.run_id)).life == run.life
+
+
+async def test_a_run_is_projected_parked_read_and_verified(
+    runfold: Runfold, settings: Settings, kafka: str, prefix: str
+):
+    async with projections(settings) as stored, working(settings, stored.generation) as worker:
+
+        async def is_parked() -> bool:
+            state = await stored.runs.get("r")
+            return state is not None and not state.active and worker.active_runs == 0
+
+        run = await runfold.open_run(agent_id="a", run_id="r")
+        async with transactions(kafka, prefix) as producer:
+            await say(producer, runfold, run, "one")
+            await until(is_parked, what="the parking of the run")
+            await say(producer, runfold, run, "two", "three")
+        await run.complete()
+        await until(is_parked, what="the parking of the run")
+
+        assert await stored.differences() == []
+    app = build_app(settings)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://query") as client,
+    ):
+        for source in ("snapshot", "log"):
+            events = (await client.get("/v1/runs/r/events", params={"source": source})).json()
+            assert [event["offset"] for event in events["events"]] == [0, 1, 3, 5, 7]
