@@ -156,6 +156,25 @@ async def test_the_version_is_told() -> None:
     assert ended.output == f"runfold {version('runfold')}\n"
 
 
+async def test_a_rebuild_among_projectors_prints_nothing_but_its_own(environment: dict[str, str]) -> None:
+    environment |= {"RUNFOLD_RETIRE_SECONDS": "1"}
+    ports = [free_port(), free_port()]
+    projectors = [await started("serve", "projector", f"--port={port - 1}", **environment) for port in ports]
+    try:
+        for port in ports:
+            async with asyncio.timeout(READY_SECONDS):
+                await ready_url(f"http://127.0.0.1:{port}/health/ready")(None)
+
+        ended = await ending(await started("rebuild", **environment))
+    finally:
+        for process in projectors:
+            process.kill()
+            await process.communicate()
+
+    assert (ended.code, ended.errors) == (0, "")
+    assert len(ended.output.splitlines()) == 2
+
+
 async def test_a_wrong_option_is_told_with_where_to_find_the_right_ones() -> None:
     ended = await ending(await started("replay", "r", "--jsn"))
 

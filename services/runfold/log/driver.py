@@ -1,4 +1,4 @@
-"""aiokafka's ways, told as ours: its errors, how its clients are stopped, and what it says of topics that are new."""
+"""aiokafka's ways, told as ours: its errors, how its clients are stopped, and what of its log is shown."""
 
 import asyncio
 import logging
@@ -21,19 +21,31 @@ def kafka_errors() -> Iterator[None]:
 
 
 class _NewTopics(logging.Filter):
-    """A run's topic is written to the moment it is created, when a broker may not know it yet. aiokafka asks again by
-    itself; that it had to is no error to show to who opens a run.
+    """A run's topic is written to the moment it is created, when a broker may not know it yet, or who leads it. aiokafka
+    asks again by itself; that it had to is nothing to show to who opens a run, unless they ask for DEBUG.
     """
 
+    _TOLD = (
+        "Topic %s not found in cluster metadata",
+        "Got error produce response on topic-partition %s, retrying. Error: %s",
+    )
+
     def filter(self, record: logging.LogRecord) -> bool:
-        return not (
-            record.msg == "Topic %s not found in cluster metadata"
-            and isinstance(record.args, tuple)
-            and ".run." in str(record.args[0])
-        )
+        if record.msg not in self._TOLD or not isinstance(record.args, tuple):
+            return True
+        if ".run." not in str(record.args[0]):
+            return True
+        record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
+        return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
 
 
-logging.getLogger("aiokafka.cluster").addFilter(_NewTopics())
+for _name in ("aiokafka.cluster", "aiokafka.producer.sender"):
+    logging.getLogger(_name).addFilter(_NewTopics())
+
+# Python prints the warnings of a library to standard error where nobody has configured logging, and a restart of Kafka is
+# hundreds of them, each of an attempt that is made again; what fails in the end is an error of ours. The usual remedy for
+# a library is a handler that does nothing: whoever configures logging is told all of it as before.
+logging.getLogger("aiokafka").addHandler(logging.NullHandler())
 
 
 async def stop(client: Any) -> None:
