@@ -3,12 +3,14 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 from tests.processes import until
 
 from runfold.local import free_port
@@ -21,6 +23,7 @@ async def test_services_that_die_come_back_and_data_outlives_the_stack(tmp_path:
     async with dev(tmp_path, ends_by=signal.SIGINT, code=130) as (said, api):
         run = {"run_id": "kept", "agent_id": "a"}
         assert (await api.post("/v1/runs", json=run)).status_code == 201
+        assert await says(said, "export RUNFOLD_KAFKA=127.0.0.1:")
         for part in ("projector", "api"):
             for pid in started_in(tmp_path, f"serve {part}"):
                 os.kill(pid, signal.SIGKILL)
@@ -37,6 +40,53 @@ async def test_services_that_die_come_back_and_data_outlives_the_stack(tmp_path:
     async with dev(tmp_path, ends_by=signal.SIGTERM, code=143) as (_, api):
         assert (await api.get("/v1/runs/kept/ledger")).json() == ledger.json()
     assert started_in(tmp_path) == []
+
+
+async def test_a_port_that_is_taken_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        said = await refusal(tmp_path, f"--port={free_port()}", f"--kafka-port={taken}")
+
+    assert said == (
+        f"error: --kafka-port: port {taken} cannot be listened on (Address already in use): choose another one\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--mongo-port=99999"], "error: --mongo-port: 99999 is no port; 1 to 65535 are"),
+        (["--kafka-port=0"], "error: --kafka-port: 0 is no port; 1 to 65535 are"),
+        (["--port=65535"], "error: --port: Input should be less than or equal to 65534"),
+        (["--kafka-port=8081"], "error: --kafka-port: 8081 is that of --port"),
+        (["--data=README.md/x"], "error: no data can be kept in "),
+    ],
+)
+async def test_an_option_that_makes_no_sense_is_one_line(
+    tmp_path: Path, options: list[str], told: str
+) -> None:
+    if "--data" in options[0]:
+        options = [*options, *(f"--{part}port={free_port()}" for part in ("", "kafka-", "mongo-"))]
+
+    said = await refusal(tmp_path, *options)
+
+    assert said.startswith(told)
+    assert said.count("\n") == 1
+
+
+async def refusal(data: Path, *options: str) -> str:
+    """The errors of a `runfold dev` that ends by itself and has started nothing."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "runfold.cli", "dev", f"--data={data / 'new'}", *options),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1"},
+    )
+    async with asyncio.timeout(END_SECONDS):
+        _, errors = await process.communicate()
+    assert process.returncode in (1, 2)
+    assert not (data / "new").exists()
+    return errors.decode()
 
 
 @asynccontextmanager

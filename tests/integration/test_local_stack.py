@@ -15,6 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from pymongo import AsyncMongoClient
 
 from runfold.local import (
+    DirectoryError,
     InUseError,
     LocalStack,
     MissingProgramError,
@@ -171,13 +172,24 @@ async def test_a_download_that_is_interrupted_leaves_no_half_cache(monkeypatch, 
     assert not [path for path in (tmp_path / "runfold").iterdir() if path.is_dir()]
 
 
-async def test_a_failed_start_shows_the_end_of_the_log(tmp_path):
-    service = python("print('the port is taken'); raise SystemExit(3)", log=tmp_path / "log")
+async def test_a_failed_start_is_one_line_with_the_reason_and_the_log(tmp_path):
+    log = tmp_path / "log"
+    service = python("print('hm'); print('error: the disk is full'); raise SystemExit(3)", log=log)
 
-    with pytest.raises(
-        StartError, match=r"greeter did not start, exit code 3; it wrote last:\nthe port is taken"
-    ):
+    with pytest.raises(StartError) as failed:
         await service.start()
+
+    assert (
+        str(failed.value) == f"greeter did not start, exit code 3: error: the disk is full (its log is {log})"
+    )
+
+
+async def test_a_file_is_no_data_directory(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+
+    with pytest.raises(DirectoryError, match=rf"no data can be kept in {file} \(it is a file\)"):
+        await LocalStack(data_dir=file).__aenter__()
 
 
 async def test_a_service_that_is_not_ready_in_time_is_ended(tmp_path):

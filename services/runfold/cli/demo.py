@@ -36,6 +36,7 @@ from runfold_projections.run import RunRecord
 from runfold_schemas.messages import Message
 
 _DEADLINE_SECONDS = 30.0
+_NAME = "runfold"
 
 
 class DemoError(RunfoldError):
@@ -52,7 +53,10 @@ async def demo() -> None:
         say("starting Kafka and MongoDB (the first time, Maven fetches Kafka)")
         async with LocalStack(data_dir=Path(folder), progress=say) as stack:
             ports = {part: free_port() for part in ("ingest", "query", "projector")}
-            services = [service(part, stack, log_dir=Path(folder), port=port) for part, port in ports.items()]
+            names = {"RUNFOLD_PREFIX": _NAME, "RUNFOLD_DATABASE": _NAME}  # whatever the environment says
+            services = [
+                service(part, stack, log_dir=Path(folder), port=port, **names) for part, port in ports.items()
+            ]
             say("starting ingest, projector and query")
             async with Supervisor(services, say=say):
                 await _show(
@@ -64,7 +68,7 @@ async def demo() -> None:
 
 
 async def _show(console: Console, stack: LocalStack, *, query: str, ingest: str) -> None:
-    async with Runfold(stack.kafka) as runfold:
+    async with Runfold(stack.kafka, prefix=_NAME) as runfold:
         console.rule("publish")
         async with runfold.run(agent_id="travel-desk", session_id="s-1", labels={"channel": "chat"}) as run:
             await _first_turn(run)
@@ -78,7 +82,7 @@ async def _show(console: Console, stack: LocalStack, *, query: str, ingest: str)
     show_ledger(console, [Message.model_validate(message) for message in before["ledger"]])
 
     console.rule("throw the projections away, replay the log")
-    async with connect(stack.mongo, "runfold") as database:
+    async with connect(stack.mongo, _NAME) as database:
         await Generations(database).drop_all()
     console.print("dropped every page and every run record from MongoDB")
     after = await _read(query, run.run_id, end=len(history))

@@ -92,6 +92,8 @@ def dev(
     mongo_port: Annotated[int, typer.Option(help="Port of MongoDB.")] = 27017,
 ) -> None:
     """Keep the whole stack up on this machine, without Docker: Kafka, MongoDB, the API and a projector."""
+    # Its services take the settings from the same environment; better a line here than in their logs. The servers are its own.
+    _settings(kafka="127.0.0.1", mongo="mongodb://127.0.0.1", port=port)
     _run(_command("dev")(data, port=port, kafka_port=kafka_port, mongo_port=mongo_port))
 
 

@@ -1,12 +1,13 @@
 """Kafka, MongoDB and our own services as child processes of one program, for development, demos and tests."""
 
-from .errors import InUseError, LocalStackError, MissingProgramError, StartError
+from .errors import DirectoryError, InUseError, LocalStackError, MissingProgramError, StartError
 from .readiness import ready_line, ready_url
 from .service import Service
 from .stack import LocalStack, free_port
 from .supervisor import Supervisor
 
 __all__ = [
+    "DirectoryError",
     "InUseError",
     "LocalStack",
     "LocalStackError",

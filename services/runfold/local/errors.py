@@ -25,13 +25,16 @@ class MissingProgramError(LocalStackError):
 
 
 class StartError(LocalStackError):
-    """A program did not come up. `tail` is the end of what it wrote."""
+    """A program did not come up. `told` is the line of its output that says why, `log` the file that has all of it."""
 
-    def __init__(self, name: str, *, reason: str, tail: str) -> None:
-        super().__init__(f"{name} {reason}" + (f"; it wrote last:\n{tail}" if tail else ""))
+    def __init__(self, name: str, *, reason: str, told: str = "", log: Path | None = None) -> None:
+        super().__init__(
+            f"{name} {reason}" + (f": {told}" if told else "") + (f" (its log is {log})" if log else "")
+        )
         self.name = name
         self.reason = reason
-        self.tail = tail
+        self.told = told
+        self.log = log
 
 
 class InUseError(LocalStackError):
@@ -43,3 +46,12 @@ class InUseError(LocalStackError):
         )
         self.path = path
         self.owner = owner
+
+
+class DirectoryError(LocalStackError):
+    """The path is a file, or may not be written to."""
+
+    def __init__(self, path: Path, *, reason: str) -> None:
+        super().__init__(f"no data can be kept in {path} ({reason}): choose another directory")
+        self.path = path
+        self.reason = reason

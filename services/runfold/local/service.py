@@ -13,8 +13,7 @@ from typing import Any
 
 from .errors import StartError
 from .leash import leashed
-
-TAIL_LINES = 20
+from .reason import reason_in
 
 Ready = Callable[["Service"], Awaitable[None]]
 """Returns when the service can be used. It is cancelled at the deadline, or when the process ends."""
@@ -62,7 +61,7 @@ class Service:
         return self._process.pid if self._process else None
 
     async def start(self) -> None:
-        """Start it and return when it is ready; `StartError` with the end of its log if it is not."""
+        """Start it and return when it is ready; `StartError` with the reason in its log if it is not."""
         async with self._starting:
             if self.running:
                 return
@@ -132,7 +131,8 @@ class Service:
                 reason = f"did not get ready ({error})"
             else:
                 return
-            raise StartError(self.name, reason=reason, tail=self._tail()) from error
+            told = reason_in(self.logged().splitlines())
+            raise StartError(self.name, reason=reason, told=told, log=self.log) from error
         finally:
             await _cancelled(ready, end)
 
@@ -143,12 +143,9 @@ class Service:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
-    def _tail(self) -> str:
-        return "\n".join(self.logged().splitlines()[-TAIL_LINES:])
-
 
 async def run_to_end(name: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
-    """Run a program that ends by itself; `StartError` with the end of its output if it fails."""
+    """Run a program that ends by itself; `StartError` with the reason in its output if it fails."""
     process = await asyncio.create_subprocess_exec(
         *leashed(argv),
         env=os.environ | dict(env or {}),
@@ -164,10 +161,8 @@ async def run_to_end(name: str, argv: Sequence[str], *, env: Mapping[str, str] |
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     if process.returncode:
-        lines = output.decode(errors="replace").splitlines()
-        raise StartError(
-            name, reason=f"failed, {_ending(process.returncode)}", tail="\n".join(lines[-TAIL_LINES:])
-        )
+        told = reason_in(output.decode(errors="replace").splitlines())
+        raise StartError(name, reason=f"failed, {_ending(process.returncode)}", told=told)
 
 
 def _ending(code: int) -> str:

@@ -8,6 +8,7 @@ data_dir
 """
 
 import socket
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -17,6 +18,7 @@ from typing import Self
 
 from runfold.store.replica_set import REPLICA_SET
 
+from .errors import DirectoryError
 from .java import find_java
 from .kafka import Java, kafka_service
 from .kafka_jars import kafka_jars
@@ -72,6 +74,12 @@ class LocalStack:
         return f"mongodb://127.0.0.1:{self._mongo_port}/?replicaSet={REPLICA_SET}"
 
     async def __aenter__(self) -> Self:
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.data_dir).close()
+        except OSError as error:
+            reason = "it is a file" if self.data_dir.is_file() else error.strerror or str(error)
+            raise DirectoryError(self.data_dir, reason=reason) from error
         async with AsyncExitStack() as exit_stack:
             lock = await exit_stack.enter_async_context(
                 exclusive(self.data_dir / "lock", wait_seconds=LOCK_SECONDS)
