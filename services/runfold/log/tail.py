@@ -6,7 +6,7 @@ are collected and applied between two fetches, and positions live here.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -115,7 +115,7 @@ class Tail:
                 fetched = await self._consumer.getmany(timeout_ms=_GETMANY_TIMEOUT_MS)
                 slices = [
                     await self._slice(partition, fetched.get(partition, []))
-                    for partition in list(self._positions if self._is_time_to_look() else fetched)
+                    for partition in [*fetched, *self._passed(fetched)]
                 ]
             yield [part for part in slices if part is not None]
 
@@ -133,11 +133,16 @@ class Tail:
         for partition, offset in self._positions.items():
             self._consumer.seek(partition, offset)
 
-    def _is_time_to_look(self) -> bool:
+    def _passed(self, fetched: Container[TopicPartition]) -> list[TopicPartition]:
+        """The partitions that may have gone on without a record; none until it is time to look again."""
         if time.monotonic() - self._looked_at < _LOOK_SECONDS:
-            return False
+            return []
         self._looked_at = time.monotonic()
-        return True
+        return [
+            partition
+            for partition, position in self._positions.items()
+            if partition not in fetched and (self.end(partition) or 0) > position
+        ]
 
     async def _slice(self, partition: TopicPartition, consumed: list[ConsumerRecord]) -> Slice | None:
         # One that was moved while its fetch was on the way brought records from elsewhere.
