@@ -1,4 +1,4 @@
-"""The projector as a real process that a test can kill, and what it stores."""
+"""The projector as a real process that a test can kill, or as a worker in this one, and what it stores."""
 
 import asyncio
 import sys
@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from runfold import Run
 from runfold.local import Service, free_port, ready_url
+from runfold.projector.worker import Worker, connect_worker
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generations import Generations
@@ -72,6 +74,34 @@ async def projections(settings: Settings) -> AsyncIterator[Projections]:
     async with connect(settings.mongo, settings.database) as database:
         generations = Generations(database)
         yield Projections(settings, generations, await generations.current_or_first(), database)
+
+
+@asynccontextmanager
+async def working(settings: Settings, generation: str) -> AsyncIterator[Worker]:
+    """A worker in this process, at work when it owns a part of the catalog."""
+    async with (
+        connect(settings.mongo, settings.database) as database,
+        connect_worker(settings, database, generation) as worker,
+    ):
+        task = asyncio.create_task(worker.work())
+        try:
+
+            async def owns() -> bool:
+                assert not task.done(), task.exception()
+                return bool(worker.partitions)
+
+            await until(owns, what="a partition of the catalog")
+            yield worker
+            assert not task.done(), task.exception()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def reaches(stored: Projections, run: Run, offset: int) -> bool:
+    """Whether the state of `run` includes `offset`."""
+    state = await stored.runs.get(run.run_id)
+    return state is not None and state.record.next_offset > offset
 
 
 async def until(

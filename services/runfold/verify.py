@@ -6,6 +6,7 @@ run state is held against it.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 from zlib import crc32
@@ -18,6 +19,7 @@ from runfold.store.runs import RunState, RunStore
 from runfold_projections.admission import Admission, Admitted
 from runfold_projections.run import RunRecord, fold
 from runfold_schemas.codec import Record
+from runfold_schemas.topics import RunTopic
 
 WAIT_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
@@ -42,75 +44,90 @@ async def verify(
 ) -> AsyncIterator[tuple[str, list[Difference]]]:
     """Every run (or the one named) with its differences, none for a run that is right.
 
-    The ends of all runs are taken first and their projections given `wait_seconds` to reach them, so a projector may work
-    meanwhile.
+    Projectors may work meanwhile: each run is compared as far as MongoDB had it when it was looked at, which must be the
+    end that its log had at the beginning, and what is different is looked at again. Both within `wait_seconds`.
     """
+    # Topics are listed after the runs that MongoDB knows: a run's topic is there before MongoDB hears of it.
+    known = {name async for name, _ in runs.progress() if run_id in (None, name)}
     async with LogEnds.connect(log) as ends:
         topics = {
             name: life for name, life in (await ends.run_topics()).items() if run_id in (None, life.run_id)
         }
         end_of = await ends.ends(topics)
     deadline = asyncio.get_running_loop().time() + wait_seconds
-    logs = set()
     for topic, life in sorted(topics.items()):
-        state = await runs.get(life.run_id)
-        if state is not None and state.log_id != life.log_id:
-            continue  # An opening that lost: another life stands.
-        logs.add(life.run_id)
-        if state is None:
-            yield (
-                life.run_id,
-                [
-                    Difference(
-                        life.run_id,
-                        "no state",
-                        f"the log has {end_of[topic]} records, MongoDB does not know the run",
-                    )
-                ],
-            )
-            continue
-        state = await _settled(runs, state, end_of[topic], deadline=deadline)
-        admission = Admission(life.run_id)
-        admitted = [
-            admission.admit(record) async for batch in read(log, topic, end=end_of[topic]) for record in batch
-        ]
-        inconsistent = await runs.inconsistent_fields(life.run_id)
-        yield (
-            life.run_id,
-            _differences(state, await pages.all(life.log_id), admitted, end_of[topic], inconsistent),
-        )
-    async for known, _ in runs.progress():
-        if known not in logs and run_id in (None, known):
-            yield known, [Difference(known, "no log", "MongoDB knows the run, Kafka has no topic of it")]
-
-
-def _differences(
-    state: RunState,
-    stored: Sequence[Page],
-    admitted: Sequence[Admitted],
-    end: int,
-    inconsistent: Sequence[str],
-) -> list[Difference]:
-    faults = [
-        *_coverage(stored, end),
-        *(fault for page in stored for fault in _page_faults(page, admitted)),
-        *_state_faults(state, admitted, end),
-        *(
-            ("wrong state", f"{field} beside the run record is not the record's", None)
-            for field in inconsistent
-        ),
-    ]
-    return [Difference(state.run_id, kind, detail, offset) for kind, detail, offset in faults]
-
-
-async def _settled(runs: RunStore, state: RunState, end: int, *, deadline: float) -> RunState:
-    while state.record.next_offset < end and asyncio.get_running_loop().time() < deadline:
-        await asyncio.sleep(_LOOK_SECONDS)
-        state = await runs.get(state.run_id) or state
-    return state
+        comparison = _Comparison(log, topic, life, end_of[topic], pages, runs)
+        found = await comparison.differences(deadline=deadline)
+        if found is not None:
+            known.discard(life.run_id)
+            yield life.run_id, found
+    for name in sorted(known):
+        yield name, [Difference(name, "no log", "MongoDB knows the run, Kafka has no topic of it")]
 
 
 _Fault = tuple[str, str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """One life of a run, as the log has it up to `end` at least, and as MongoDB has it."""
+
+    log: LogSettings
+    topic: str
+    life: RunTopic
+    end: int
+    pages: PageStore
+    runs: RunStore
+
+    async def differences(self, *, deadline: float) -> list[Difference] | None:
+        """None where there is nothing to compare: another life of the run stands, or the log is empty so far."""
+        state = await self._settled(deadline=deadline)
+        if state is None:
+            unknown = f"the log has {self.end} records, MongoDB does not know the run"
+            return [Difference(self.life.run_id, "no state", unknown)] if self.end else None
+        if state.log_id != self.life.log_id:
+            return None
+        faults = await self._faults(state)
+        while faults:
+            # Pages that are merged overlap for a moment: what is wrong is wrong at every look.
+            await asyncio.sleep(_LOOK_SECONDS)
+            again = await self._faults(await self.runs.get(self.life.run_id) or state)
+            faults = [fault for fault in faults if fault in again]
+            if asyncio.get_running_loop().time() > deadline:
+                break
+        reached = state.record.next_offset
+        if reached < self.end:
+            stale = f"the state is at offset {reached}, the log ends at {self.end}"
+            faults.append(("stale state", stale, reached))
+        return [Difference(self.life.run_id, kind, detail, offset) for kind, detail, offset in faults]
+
+    async def _settled(self, *, deadline: float) -> RunState | None:
+        """The state when it includes what the log had at the beginning, or at the deadline."""
+        while True:
+            state = await self.runs.get(self.life.run_id)
+            reached = state.record.next_offset if state else 0
+            if reached >= self.end or asyncio.get_running_loop().time() > deadline:
+                return state
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _faults(self, state: RunState) -> list[_Fault]:
+        # Whatever MongoDB holds is in the log by then: the log is read last. And pages are ahead of their state.
+        inconsistent = await self.runs.inconsistent_fields(self.life.run_id)
+        stored = await self.pages.all(self.life.log_id)
+        end = max([self.end, state.record.next_offset, *(page.next_offset for page in stored)])
+        admission = Admission(self.life.run_id)
+        admitted = [
+            admission.admit(record) async for batch in read(self.log, self.topic, end=end) for record in batch
+        ]
+        return [
+            *_coverage(stored, end),
+            *(fault for page in stored for fault in _page_faults(page, admitted)),
+            *_state_faults(state, admitted),
+            *(
+                ("wrong state", f"{field} beside the run record is not the record's", None)
+                for field in inconsistent
+            ),
+        ]
 
 
 def _coverage(pages: Sequence[Page], end: int) -> Iterator[_Fault]:
@@ -195,10 +212,8 @@ def _record_faults(page: Page, records: Sequence[Record], logged: dict[int, Reco
             )
 
 
-def _state_faults(state: RunState, admitted: Sequence[Admitted], end: int) -> Iterator[_Fault]:
+def _state_faults(state: RunState, admitted: Sequence[Admitted]) -> Iterator[_Fault]:
     reached = state.record.next_offset
-    if reached < end:
-        yield "stale state", f"the state is at offset {reached}, the log ends at {end}", reached
     expected = fold(RunRecord(run_id=state.run_id), [one for one in admitted if one.record.offset < reached])
     unfolded = (
         {"agent_id": state.record.agent_id, "session_id": state.record.session_id}

@@ -4,16 +4,15 @@ kept aside.
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from tests.processes import Projections, projections, until
+from tests.processes import Projections, projections, reaches, until, working
 
 from runfold import AssistantMessage, PlannerNote, Run, RunCompleted, Runfold, UserMessage
 from runfold.log.catalog import partition_of
-from runfold.projector.worker import Worker, connect_worker
+from runfold.projector.worker import Worker
 from runfold.run import outgoing
 from runfold.settings import Settings
 from runfold.store.database import connect
@@ -68,27 +67,6 @@ async def stack(settings: Settings) -> AsyncIterator[Stack]:
         working(settings, stored.generation) as worker,
     ):
         yield Stack(settings, runfold, stored, worker)
-
-
-@asynccontextmanager
-async def working(settings: Settings, generation: str) -> AsyncIterator[Worker]:
-    async with (
-        connect(settings.mongo, settings.database) as database,
-        connect_worker(settings, database, generation) as worker,
-    ):
-        task = asyncio.create_task(worker.work())
-        try:
-
-            async def owns() -> bool:
-                assert not task.done(), task.exception()
-                return bool(worker.partitions)
-
-            await until(owns, what="a partition of the catalog")
-            yield worker
-            assert not task.done(), task.exception()
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_an_event_to_a_parked_run_is_visible_within_300_ms(stack: Stack) -> None:
@@ -157,9 +135,9 @@ async def test_a_repeated_event_counts_once_after_many_others_a_merge_a_restart_
     rebuilt = new_generation()
     async with projections(settings) as anew, working(settings, rebuilt):
         fresh = Projections(settings, anew.generations, rebuilt, anew.pages._pages.database)
-        await until(lambda: _reaches(fresh, run, again), what="the rebuilt run")
+        await until(lambda: reaches(fresh, run, again), what="the rebuilt run")
         final = (await run.publish(repeated)).offset
-        await until(lambda: _reaches(fresh, run, final), what="the rebuilt run")
+        await until(lambda: reaches(fresh, run, final), what="the rebuilt run")
         states = [await stack.stored.runs.get(run.run_id), await fresh.runs.get(run.run_id)]
 
     await stack.holds(run, final)
@@ -260,13 +238,8 @@ async def test_a_dropped_database_is_filled_again_from_the_log(stack: Stack, set
         generation = await Generations(database).current_or_first()
         fresh = Projections(settings, Generations(database), generation, database)
         async with working(settings, generation):
-            await until(lambda: _reaches(fresh, run, end), what="the run in the new generation")
+            await until(lambda: reaches(fresh, run, end), what="the run in the new generation")
             assert await fresh.differences() == []
-
-
-async def _reaches(stored: Projections, run: Run, offset: int) -> bool:
-    state = await stored.runs.get(run.run_id)
-    return state is not None and state.record.next_offset > offset
 
 
 async def _messages(run: Run) -> AsyncIterator:

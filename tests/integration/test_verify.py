@@ -1,15 +1,16 @@
 """`verify` finds what is wrong in MongoDB, whatever it is, and nothing where all is right."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import pytest
-from tests.integration.test_projector import _reaches, working
-from tests.processes import Projections, projections, until
+from tests.processes import Projections, projections, reaches, until, working
 
 from runfold import AssistantMessage, Run, Runfold, UserMessage
 from runfold.settings import Settings
 from runfold.store.database import connect
+from runfold.store.pages import MERGE_AT
 
 
 class Projected(NamedTuple):
@@ -29,14 +30,14 @@ async def projected(kafka: str, mongo: str, prefix: str, database: str) -> Async
     async with projections(settings) as stored, Runfold.of(settings.log()) as runfold:
         async with working(settings, stored.generation):
             run = await runfold.open_run(agent_id="a")
-            await until(lambda: _reaches(stored, run, 0), what="the state of the run")
+            await until(lambda: reaches(stored, run, 0), what="the state of the run")
             for number in range(3):
                 end = (
                     await run.publish_batch(
                         [UserMessage(message="hi"), AssistantMessage(message=str(number))]
                     )
                 )[-1].offset
-                await until(lambda end=end: _reaches(stored, run, end), what="the state of the run")
+                await until(lambda end=end: reaches(stored, run, end), what="the state of the run")
         async with connect(mongo, database) as raw:
             yield Projected(run, stored, raw[f"pages.{stored.generation}"], raw[f"runs.{stored.generation}"])
 
@@ -113,3 +114,50 @@ async def test_a_run_that_mongodb_lacks_and_one_that_kafka_lacks_are_found(proje
     await projected.runs.insert_one({**document, "_id": "ghost", "record": record})
 
     assert await projected.differences() == {"no state", "no log"}
+
+
+async def test_verifying_again_and_again_while_projectors_work_finds_nothing(
+    kafka: str, mongo: str, prefix: str, database: str
+) -> None:
+    settings = Settings(kafka=kafka, mongo=mongo, prefix=prefix, database=database)
+    async with (
+        projections(settings) as stored,
+        Runfold.of(settings.log()) as runfold,
+        working(settings, stored.generation),
+    ):
+        run = await runfold.open_run(agent_id="a")
+        talking = asyncio.create_task(talk(run))
+        visits = asyncio.gather(*(come_and_go(runfold, times=20) for _ in range(3)))
+        found, rounds = [], 0
+        while not visits.done():
+            found += await stored.differences()
+            rounds += 1
+        talking.cancel()
+        await asyncio.gather(visits, talking, return_exceptions=True)
+        last = (await run.publish(UserMessage(message="last"))).offset
+
+    assert found == []
+    assert rounds > 2
+    assert last > 2 * MERGE_AT  # so pages were merged meanwhile
+
+
+async def test_a_topic_without_a_record_is_no_difference(projected: Projected) -> None:
+    async with Runfold.of(projected.stored.settings.log()) as runfold:
+        await runfold.admin.create_run_topic(runfold.topics.run("begun", "0" * 32))
+
+    assert await projected.differences() == set()
+
+
+async def talk(run: Run) -> None:
+    """Endless, event by event, so that each becomes a page."""
+    while True:
+        await run.publish(AssistantMessage(message="and"))
+        await asyncio.sleep(0.005)
+
+
+async def come_and_go(runfold: Runfold, *, times: int) -> None:
+    """Runs that are opened and completed, one after the other."""
+    for _ in range(times):
+        async with runfold.run(agent_id="a") as run:
+            await run.publish(UserMessage(message="hi"))
+            await asyncio.sleep(0.2)
