@@ -12,6 +12,7 @@ import pytest
 
 from runfold.local import free_port
 from runfold.store import database
+from runfold.store import generations as pointing
 from runfold.store.database import CLIENT, connect
 from runfold.store.generations import Generations, new_generation
 from runfold.store.pages import PageStore, pages_of
@@ -85,6 +86,30 @@ async def test_a_rebuild_that_another_one_overtook_gets_no_further(generations):
     assert await generations.switch(old=first, new=third)
     assert not await generations.begin(old=first, new=second)
     assert await generations.current() == third
+
+
+async def test_a_rebuild_that_gives_up_is_neither_built_nor_read_any_more(generations):
+    first, second, third = await generations.current_or_first(), new_generation(), new_generation()
+    await generations.begin(old=first, new=second)
+    await generations.join(old=first, new=second)
+
+    await generations.give_up(third)
+    assert await generations.pointer() == (first, second, second)
+    await generations.give_up(second)
+
+    assert await generations.pointer() == (first, None, None)
+    assert not await generations.switch(old=first, new=second)
+
+
+async def test_joining_ends_by_itself(generations, monkeypatch):
+    monkeypatch.setattr(pointing, "JOINED_SECONDS", 0.0)
+    first, second = await generations.current_or_first(), new_generation()
+    await generations.begin(old=first, new=second)
+
+    assert await generations.join(old=first, new=second)
+
+    assert await generations.pointer() == (first, second, None)
+    assert not await generations.switch(old=first, new=second)
 
 
 async def test_of_many_rebuilds_at_once_one_is_switched_to(generations):

@@ -28,12 +28,16 @@ def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
 
 
 class Watcher:
-    """Reads every run again and again, in every way, and keeps what it must never see: an error, or something older."""
+    """Reads every run again and again, in every way, and keeps what it must never see: an error, or something older.
+
+    Beside the runs that it knows by their ids it lists those of agent `c`, which come and end all the time.
+    """
 
     def __init__(self, client: httpx.AsyncClient, run_ids: list[str]) -> None:
         self._client = client
         self._run_ids = run_ids
         self._seen: Counter[str] = Counter()
+        self._completed: set[str] = set()
         self.faults: list[str] = []
         self.reads = 0
 
@@ -43,6 +47,7 @@ class Watcher:
             for run_id in self._run_ids:
                 await self._look(f"/v1/runs/{run_id}", "next_offset")
                 await self._look(f"/v1/runs/{run_id}/ledger", "next_offset")
+                await self._list_by_status()
             await self._list()
 
     async def _look(self, path: str, field: str) -> None:
@@ -56,6 +61,18 @@ class Watcher:
                 self.faults.append(f"not in the list: {missing}")
             for run_id, offset in listed.items():
                 self._compare(f"{run_id} in the list", offset)
+
+    async def _list_by_status(self) -> None:
+        for status in ("running", "completed"):
+            known = set(self._completed)
+            answer = await self._get(f"/v1/runs?agent_id=c&limit=1000&status={status}")
+            listed = {run["run_id"] for run in answer["runs"]} if answer is not None else known
+            if status == "running" and (over := known & listed):
+                self.faults.append(f"running after their end: {over}")
+            if status == "completed" and (missing := known - listed):
+                self.faults.append(f"not among the completed any more: {missing}")
+            if status == "completed":
+                self._completed |= listed
 
     async def _get(self, path: str) -> dict | None:
         self.reads += 1
@@ -78,7 +95,7 @@ async def test_who_reads_through_a_rebuild_under_load_sees_no_error_and_nothing_
         await caught_up(before, runs, await publish(runs, BACKLOG))
         watchers = [Watcher(client, [run.run_id for run in runs]) for _ in range(2)]
         watching = [asyncio.create_task(one.watch()) for one in watchers]
-        loading = asyncio.create_task(load(runs))
+        loading = asyncio.gather(load(runs), *(come_and_go(runfold) for _ in range(RUNS)))
         newcomer = await runfold.open_run(agent_id="b")
 
         output = await rebuild(settings)
@@ -120,6 +137,19 @@ async def test_a_rebuild_that_is_overtaken_gives_up_and_leaves_nothing(settings:
 
     assert second == (BACKLOG + RUNS, BACKLOG + RUNS)
     assert differences == []
+
+
+async def test_a_rebuild_that_is_stopped_before_the_switch_is_not_read(settings: Settings, tmp_path: Path):
+    async with scene(settings, tmp_path) as (_, runs, _), projections(settings) as before:
+        await caught_up(before, runs, await publish(runs, RUNS))
+        stopped = asyncio.create_task(rebuilding.rebuild(settings, report=ignore, switched=ignore))
+        await until(lambda: joined(before), what="the joining of the rebuild")
+
+        stopped.cancel()
+        await asyncio.gather(stopped, return_exceptions=True)
+        pointer = await before.generations.pointer()
+
+    assert pointer == (before.generation, None, None)
 
 
 def ignore(*_: object) -> None:
@@ -178,6 +208,13 @@ async def load(runs: list[Run]) -> None:
         await asyncio.sleep(0.1)
 
 
+async def come_and_go(runfold: Runfold) -> None:
+    """Endless: a run is opened, and completed when its first state has been saved; and another one."""
+    while True:
+        async with runfold.run(agent_id="c"):
+            await asyncio.sleep(0.4)
+
+
 async def rebuild(settings: Settings) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -205,6 +242,11 @@ async def caught_up(stored: Projections, runs: list[Run], ends: dict[str, int]) 
 async def begun(stored: Projections) -> bool:
     pointer = await stored.generations.pointer()
     return pointer is not None and pointer.building is not None
+
+
+async def joined(stored: Projections) -> bool:
+    pointer = await stored.generations.pointer()
+    return pointer is not None and pointer.joined is not None
 
 
 async def dropped(stored: Projections) -> bool:

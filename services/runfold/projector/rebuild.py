@@ -65,6 +65,8 @@ async def rebuild(
         except* RebuildError:
             await generations.drop(new)
             raise
+        finally:
+            await generations.give_up(new)
         await generations.drop(old)
     return progress
 
@@ -72,7 +74,7 @@ async def rebuild(
 def _must(done: bool) -> None:
     if not done:
         raise RebuildError(
-            "another rebuild has begun or finished since this one began, so this one was given up"
+            "another rebuild has begun or finished since this one began, or the switch came too late; this one was given up"
         )
 
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple, Self
 
@@ -111,24 +111,20 @@ class Snapshots:
     async def runs(
         self, wanted: RunFilter, *, limit: int, cursor: str | None = None
     ) -> tuple[list[RunState], str | None]:
-        """A page of runs, newest first, and the cursor of the next page.
+        """A page of runs, newest first, and the cursor of the next page. Around a switch it may be shorter than `limit`.
 
         Raises `InvalidEventError` for a foreign cursor, and `UnavailableError`.
         """
         current = await self.current()
-        lists = [
-            await generation.runs.list(wanted, limit=limit, cursor=cursor) for generation in self._read()
-        ]
-        furthest: dict[str, RunState] = {}
-        for state in sorted(
-            (state for states, _ in lists for state in states), key=attrgetter("record.next_offset")
-        ):
-            furthest[state.run_id] = state
-        if not furthest and await self.left(current):
+        generations = self._read()
+        lists = [await generation.runs.list(wanted, limit=limit, cursor=cursor) for generation in generations]
+        found = _furthest(state for states, _ in lists for state in states)
+        if not found and await self.left(current):
             return await self.runs(wanted, limit=limit, cursor=cursor)
-        states = sorted(furthest.values(), key=place_in_list, reverse=True)
+        states = sorted(found.values(), key=place_in_list, reverse=True)
         more = len(states) > limit or any(following for _, following in lists)
-        return states[:limit], cursor_after(states[limit - 1]) if more else None
+        following = cursor_after(states[limit - 1]) if more else None
+        return await _as_furthest(states[:limit], wanted, generations), following
 
     async def first_times(self, log_ids: Sequence[str]) -> dict[str, int]:
         """When the first record of each log was appended, in milliseconds; nothing of a log that is not stored yet."""
@@ -163,3 +159,22 @@ class Snapshots:
                 await self.look()
             self._tried.set()
             await asyncio.sleep(POINTER_LOOK_SECONDS)
+
+
+async def _as_furthest(
+    listed: list[RunState], wanted: RunFilter, generations: Sequence[Generation]
+) -> list[RunState]:
+    """The runs as the generation has them that reaches further, which may be one that did not list them: without those
+    that are wanted by an older state only.
+    """
+    if len(generations) == 1:
+        return listed
+    run_ids = [state.run_id for state in listed]
+    states = [await generation.runs.get_many(run_ids) for generation in generations]
+    furthest = _furthest([*listed, *(state for found in states for state in found.values())])
+    return [furthest[run_id] for run_id in run_ids if wanted.matches(furthest[run_id].record)]
+
+
+def _furthest(states: Iterable[RunState]) -> dict[str, RunState]:
+    """Of each run the state that reaches further."""
+    return {state.run_id: state for state in sorted(states, key=attrgetter("record.next_offset"))}

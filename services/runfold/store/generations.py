@@ -3,12 +3,13 @@
     {current: A} ──begin──> {current: A, building: B} ──join──> {current: A, building: B, joined: B} ──switch──> {current: B}
 
 From `join` until some time after the switch readers look into both generations and take what reaches further, so none of
-them sees anything older than it saw before.
+them sees anything older than it saw before. A rebuild that dies in between is not read for ever: joining ends by itself.
 
 A generation has its own collections, named by an id that is never used twice. So a database that was dropped is simply a
 new generation, which the projector fills from the beginning of the log.
 """
 
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from pymongo import ReturnDocument
@@ -21,7 +22,11 @@ from runfold.store.unavailable import mongo_errors
 POINTER_LOOK_SECONDS = 1.0
 """How often whoever follows the pointer looks at it."""
 
+JOINED_SECONDS = 60.0
+"""How long a joined generation is read without a switch. Long, since the clocks of two machines may differ."""
+
 _POINTER = "generation"
+_NOT_JOINED = {"joined": "", "joined_until": ""}
 
 
 class Pointer(NamedTuple):
@@ -46,7 +51,10 @@ class Generations:
         """What is read; None in an empty database."""
         with mongo_errors():
             found = await self._pointers.find_one({"_id": _POINTER})
-        return Pointer(found["current"], found.get("building"), found.get("joined")) if found else None
+        if not found:
+            return None
+        is_joined = "joined" in found and found["joined_until"] > datetime.now(UTC)
+        return Pointer(found["current"], found.get("building"), found["joined"] if is_joined else None)
 
     async def current_or_first(self) -> str:
         """The id of the generation that is read; the first one begins here if there is none."""
@@ -65,18 +73,29 @@ class Generations:
 
     async def begin(self, *, old: str, new: str) -> bool:
         """Notes that a rebuild has begun `new`, instead of any that began before. False if `old` is not read any more."""
-        return await self._move({"current": old}, {"$set": {"building": new}, "$unset": {"joined": ""}})
+        return await self._move({"current": old}, {"$set": {"building": new}, "$unset": _NOT_JOINED})
 
     async def join(self, *, old: str, new: str) -> bool:
-        """Has `new` read beside `old`. False if another rebuild has begun or finished since."""
-        return await self._move({"current": old, "building": new}, {"$set": {"joined": new}})
+        """Has `new` read beside `old`, for `JOINED_SECONDS` at the most. False if another rebuild has begun or finished
+        since.
+        """
+        until = datetime.now(UTC) + timedelta(seconds=JOINED_SECONDS)
+        return await self._move(
+            {"current": old, "building": new}, {"$set": {"joined": new, "joined_until": until}}
+        )
 
     async def switch(self, *, old: str, new: str) -> bool:
-        """Makes `new` the generation that is read. False if another rebuild has begun or finished since."""
+        """Makes `new` the generation that is read. False if it is not joined any more: another rebuild has begun or
+        finished since, or too much time has passed.
+        """
         return await self._move(
-            {"current": old, "joined": new},
-            {"$set": {"current": new}, "$unset": {"building": "", "joined": ""}},
+            {"current": old, "joined": new, "joined_until": {"$gt": datetime.now(UTC)}},
+            {"$set": {"current": new}, "$unset": {"building": "", **_NOT_JOINED}},
         )
+
+    async def give_up(self, new: str) -> None:
+        """Notes that `new` is not built any more; changes nothing after the switch to it."""
+        await self._move({"building": new}, {"$unset": {"building": "", **_NOT_JOINED}})
 
     async def drop(self, generation: str) -> None:
         """Removes the collections of a generation."""

@@ -72,6 +72,18 @@ class RunFilter:
     since: datetime | None = None
     until: datetime | None = None
 
+    def matches(self, record: RunRecord) -> bool:
+        """Whether a list would have it."""
+        started = _microseconds(record.started_at)
+        return (
+            self.agent_id in (None, record.agent_id)
+            and self.session_id in (None, record.session_id)
+            and self.status in (None, record.status)
+            and (self.labels or {}).items() <= record.labels.items()
+            and (self.since is None or _microseconds(self.since) <= started)
+            and (self.until is None or started < _microseconds(self.until))
+        )
+
 
 class RunStore:
     """The run states of one generation."""

@@ -1,0 +1,95 @@
+"""What is read while there are two generations: of each run the one that reaches further, whoever finds it first."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import pytest
+
+from runfold.query.snapshots import Snapshots
+from runfold.settings import Settings
+from runfold.store import generations as pointing
+from runfold.store.database import connect
+from runfold.store.generations import Generations, new_generation
+from runfold.store.runs import RunFilter, RunState, RunStore
+from runfold_projections.run import RunRecord
+from runfold_schemas.events import Status
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Joined(NamedTuple):
+    """Two generations that are read together."""
+
+    old: RunStore
+    new: RunStore
+    snapshots: Snapshots
+
+    async def listed(self, *, status: str, limit: int = 10) -> list[str]:
+        found: list[str] = []
+        cursor = None
+        while True:
+            states, cursor = await self.snapshots.runs(RunFilter(status=status), limit=limit, cursor=cursor)
+            found += [state.run_id for state in states]
+            if cursor is None:
+                return found
+
+
+@pytest.fixture
+async def joined(mongo: str, database: str) -> AsyncIterator[Joined]:
+    async with connect(mongo, database) as opened:
+        generations = Generations(opened)
+        old, new = await generations.current_or_first(), new_generation()
+        await generations.begin(old=old, new=new)
+        await generations.join(old=old, new=new)
+        async with Snapshots(Settings(mongo=mongo, database=database)) as snapshots:
+            yield Joined(RunStore(opened, old), RunStore(opened, new), snapshots)
+
+
+def state(number: int, status: Status, *, next_offset: int) -> RunState:
+    record = RunRecord(
+        run_id=f"run-{number}",
+        status=status,
+        started_at=NOON + timedelta(seconds=number),
+        next_offset=next_offset,
+    )
+    return RunState(log_id=f"log-{number}", partition=0, active=True, record=record)
+
+
+async def test_a_run_is_listed_by_its_furthest_state_only(joined: Joined):
+    await joined.old.add([state(1, "completed", next_offset=2), state(2, "running", next_offset=1)])
+    await joined.new.add([state(1, "running", next_offset=1), state(2, "completed", next_offset=2)])
+
+    assert await joined.listed(status="running") == []
+    assert await joined.listed(status="completed") == ["run-2", "run-1"]
+
+
+async def test_pages_hold_every_run_once_though_some_are_over(joined: Joined):
+    running = [state(number, "running", next_offset=1) for number in range(12)]
+    over = [state(number, "completed", next_offset=2) for number in range(0, 12, 3)]
+    await joined.old.add(running)
+    await joined.new.add([*over, *(one for one in running if one.run_id not in {run.run_id for run in over})])
+
+    for limit in (1, 2, 5, 12):
+        listed = await joined.listed(status="running", limit=limit)
+        assert listed == [f"run-{number}" for number in range(11, -1, -1) if number % 3]
+
+
+async def test_what_a_dead_rebuild_left_is_not_read_for_ever(
+    mongo: str, database: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pointing, "JOINED_SECONDS", 0.0)
+    async with connect(mongo, database) as opened:
+        generations = Generations(opened)
+        old, new = await generations.current_or_first(), new_generation()
+        await RunStore(opened, old).add([state(1, "running", next_offset=1)])
+        await RunStore(opened, new).add(
+            [state(1, "running", next_offset=1), state(2, "running", next_offset=1)]
+        )
+        await generations.begin(old=old, new=new)
+        await generations.join(old=old, new=new)
+
+        async with Snapshots(Settings(mongo=mongo, database=database)) as snapshots:
+            states, _ = await snapshots.runs(RunFilter(), limit=10)
+
+    assert [one.run_id for one in states] == ["run-1"]
