@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from runfold_schemas.errors import InvalidEventError, UndecodableError
-from runfold_schemas.events import AnyEvent, Data
+from runfold_schemas.events import AnyEvent, Data, DataT
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -49,6 +49,15 @@ def new_event(data: Data, **envelope: Any) -> AnyEvent:
     Raises `InvalidEventError` naming the field.
     """
     return _validated({"type": TYPE_OF[type(data)], "data": data, **envelope})
+
+
+def new_data(kind: type[DataT], **fields: Any) -> DataT:
+    """What an event of one kind says, validated. Raises `InvalidEventError` naming the field."""
+    try:
+        return kind(**fields)
+    except ValidationError as error:
+        field, message = first_fault(error)
+        raise InvalidEventError(message, field=field) from error
 
 
 def parse_event(fields: dict[str, Any]) -> AnyEvent:

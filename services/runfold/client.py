@@ -21,7 +21,7 @@ from runfold.run import Run, check_size, outgoing
 from runfold_projections.admission import Admitted
 from runfold_projections.run import ERROR_LENGTH_MAX
 from runfold_schemas.catalog import Life
-from runfold_schemas.codec import new_event
+from runfold_schemas.codec import new_data, new_event
 from runfold_schemas.errors import (
     RejectedError,
     RunConflictError,
@@ -101,35 +101,31 @@ class Runfold:
     ) -> Run:
         """Opens a run, or takes up the run of that id: opening twice is the same run. It starts now, or at `started_at`.
 
-        Raises `RunConflictError` where the id belongs to another agent or session, `InvalidIdError`, `UnavailableError`.
+        Raises `RunConflictError` where the id belongs to another agent or session, `InvalidIdError`, `InvalidEventError`,
+        `UnavailableError`.
         """
-        check_id(agent_id, name="agent_id")
-        if session_id is not None:
-            check_id(session_id, name="session_id")
-        standing = await self.catalog.lookup(check_id(run_id, name="run_id")) if run_id is not None else None
+        for name, given in (("agent_id", agent_id), ("session_id", session_id), ("run_id", run_id)):
+            if given is not None:
+                check_id(given, name=name)
+        standing = await self.catalog.lookup(run_id) if run_id is not None else None
         if standing is None:
             opened = Life(
                 run_id=run_id or str(uuid7()), log_id=new_log_id(), agent_id=agent_id, session_id=session_id
             )
-            opening = RunOpened(
+            opening = new_data(
+                RunOpened,
                 agent_id=agent_id,
                 log_id=opened.log_id,
                 session_id=session_id,
                 status="pending" if pending else "running",
-                labels=dict(labels or {}),
+                labels=labels or {},
             )
             await self._open_log(opened, opening, turn_id=turn_id, started_at=started_at)
-            # Only a given id can have been opened by somebody else meanwhile; then the first in the catalog's order stands.
-            standing = await self.catalog.lookup(opened.run_id) if run_id is not None else opened
-            if standing is None or standing.log_id == opened.log_id:
+            # Only a given id can have been opened by somebody else meanwhile.
+            standing = await self._first_life(opened) if run_id is not None else opened
+            if standing is opened:
                 return self._run(opened, turn_id=turn_id, is_new=True)
-            lost = self.topics.run(opened.run_id, opened.log_id)
-            await self._publisher.forget(lost)
-            await self.admin.delete_topics([lost])
-        if standing.agent_id != agent_id or (session_id is not None and standing.session_id != session_id):
-            raise RunConflictError(
-                standing.run_id, agent_id=standing.agent_id, session_id=standing.session_id
-            )
+        _check_owner(standing, agent_id=agent_id, session_id=session_id)
         return self._run(standing, turn_id=turn_id)
 
     async def get_run(self, run_id: str, *, turn_id: str | None = None) -> Run:
@@ -162,6 +158,16 @@ class Runfold:
     def _run(self, life: Life, *, turn_id: str | None = None, is_new: bool = False) -> Run:
         return Run(self.settings, self.catalog, self._publisher, life, turn_id=turn_id, is_new=is_new)
 
+    async def _first_life(self, opened: Life) -> Life:
+        """The life that stands, which is the first in the catalog's order; `opened` goes if it is another one."""
+        standing = await self.catalog.lookup(opened.run_id)
+        if standing is None or standing.log_id == opened.log_id:
+            return opened
+        lost = self.topics.run(opened.run_id, opened.log_id)
+        await self._publisher.forget(lost)
+        await self.admin.delete_topics([lost])
+        return standing
+
     async def _open_log(
         self, life: Life, opening: RunOpened, *, turn_id: str | None, started_at: datetime | None
     ) -> None:
@@ -182,6 +188,11 @@ class Runfold:
             self.topics.catalog, life_record(life), partition=partition_of(life.run_id)
         )
         await self._publisher.wait(announced)
+
+
+def _check_owner(life: Life, *, agent_id: str, session_id: str | None) -> None:
+    if life.agent_id != agent_id or session_id not in (None, life.session_id):
+        raise RunConflictError(life.run_id, agent_id=life.agent_id, session_id=life.session_id)
 
 
 async def _fail(run: Run, error: BaseException) -> None:

@@ -30,7 +30,7 @@ from runfold_projections.repair import repair as mend
 from runfold_projections.validation import Fault
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import encode as encode_event
-from runfold_schemas.codec import headers, new_event
+from runfold_schemas.codec import headers, new_data, new_event
 from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RejectedError, RunEndedError
 from runfold_schemas.events import (
     ENDINGS,
@@ -185,7 +185,7 @@ class Run:
 
     async def label(self, **labels: str) -> Position:
         """Adds labels to the run, or replaces those it has."""
-        return await self.publish(RunLabeled(labels=labels))
+        return await self.publish(new_data(RunLabeled, labels=labels))
 
     async def complete(self) -> Position:
         return await self._end(RunCompleted())

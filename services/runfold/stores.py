@@ -20,7 +20,7 @@ from runfold.run import Run
 from runfold.runs import Runs
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold
-from runfold_schemas.codec import parse_event
+from runfold_schemas.codec import new_data, parse_event
 from runfold_schemas.errors import InvalidEventError, RunEndedError, RunNotFoundError
 from runfold_schemas.events import (
     ENDINGS,
@@ -127,7 +127,8 @@ class RunfoldStores:
             return Snapshot(agent_id, run_id)
         history = [admitted async for admitted in run.history()]
         events = tuple(event for event in _counting(history) if event.type not in _ABOUT_THE_RUN)
-        return Snapshot(agent_id, run_id, events, {"log_id": run.life.log_id, "next_offset": history[-1].record.offset + 1})
+        next_offset = history[-1].record.offset + 1
+        return Snapshot(agent_id, run_id, events, {"log_id": run.life.log_id, "next_offset": next_offset})
 
     async def upsert_run(self, record: Record) -> None:
         """Opens the run, or publishes what `record` changes: status, turn, labels, metadata.
@@ -207,7 +208,7 @@ def _changes(standing: Record, record: Record) -> Iterator[Data]:
     labels = _new_entries(standing.labels, record.labels)
     metadata = _new_entries(standing.metadata, record.metadata)
     if labels or metadata or record.turn_id not in (None, standing.turn_id):
-        yield RunLabeled(labels=labels, metadata=metadata)
+        yield new_data(RunLabeled, labels=labels, metadata=metadata)
     if record.status != standing.status:
         yield from _transition(standing, record)
 

@@ -170,3 +170,15 @@ async def test_a_block_whose_run_somebody_else_has_ended_is_left_in_peace(runfol
 
     assert run.ended
     assert (await outcomes(run))[1:] == [("run_canceled", "accepted"), ("run_completed", "rejected")]
+
+
+async def test_labels_beyond_their_bounds_are_refused_by_their_field(runfold: Runfold):
+    too_long = {"k": "x" * 513}
+    run = await runfold.open_run(agent_id="a")
+
+    with pytest.raises(InvalidEventError) as opening:
+        await runfold.open_run(agent_id="a", labels=too_long)
+    with pytest.raises(InvalidEventError) as labeling:
+        await run.label(**too_long)
+
+    assert (opening.value.field, labeling.value.field) == ("labels.k", "labels.k")

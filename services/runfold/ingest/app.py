@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request
@@ -91,8 +91,24 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
     The application has to come from `runfold.web.new_app`, which makes problem documents of our errors.
     """
     router = APIRouter(prefix="/v1/runs", tags=["ingest"])
-    runs, replays = Runs(), Replays()
+    state = _State(runfold, Runs(), Replays())
+    for add in (_add_opening, _add_events, _add_responses, _add_repair, _add_status):
+        add(router, state)
+    return router
 
+
+class _State(NamedTuple):
+    """What the routes share."""
+
+    runfold: Callable[[], Runfold]
+    runs: Runs
+    replays: Replays
+
+    async def run(self, run_id: str) -> Run:
+        return await self.runs.get(self.runfold(), run_id)
+
+
+def _add_opening(router: APIRouter, state: _State) -> None:
     @router.post("", status_code=HTTPStatus.CREATED, openapi_extra=OPEN_BODY)
     async def open_run(request: Request, idempotency_key: IdempotencyKey = None) -> Response:
         """Open a run. One that this agent has opened before is taken up: 200 instead of 201."""
@@ -101,10 +117,12 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
 
         async def handle() -> Response:
             opening = _with_run_id(parsed(OpenRun, parse_json(body)), key)
-            return _opened(*await runs.open(runfold(), **dict(opening)))
+            return _opened(*await state.runs.open(state.runfold(), **dict(opening)))
 
-        return await replays.answer("open", key, fingerprint(body), handle)
+        return await state.replays.answer("open", key, fingerprint(body), handle)
 
+
+def _add_events(router: APIRouter, state: _State) -> None:
     @router.post("/{run_id}/events", status_code=HTTPStatus.CREATED, openapi_extra=EVENTS_BODY)
     async def publish(
         run_id: str, request: Request, late: bool = False, idempotency_key: IdempotencyKey = None
@@ -114,11 +132,13 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
         body, key = await read_body(request, bytes_max=BATCH_BYTES_MAX), key_of(idempotency_key)
 
         async def handle() -> Response:
-            run = await runs.get(runfold(), run_id)
-            return await _publish(run, parse_items(body, type_), late=late, key=key)
+            return await _publish(await state.run(run_id), parse_items(body, type_), late=late, key=key)
 
-        return await replays.answer(f"events/{run_id}", key, fingerprint(body, type_, str(late)), handle)
+        request_ = fingerprint(body, type_, str(late))
+        return await state.replays.answer(f"events/{run_id}", key, request_, handle)
 
+
+def _add_responses(router: APIRouter, state: _State) -> None:
     @router.post("/{run_id}/responses", status_code=HTTPStatus.CREATED, openapi_extra=RESPONSE_BODY)
     async def record_response(
         run_id: str,
@@ -132,20 +152,24 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
         body, key = await read_body(request, bytes_max=BATCH_BYTES_MAX), key_of(idempotency_key)
 
         async def handle() -> Response:
-            run = await runs.get(runfold(), run_id)
+            run = await state.run(run_id)
             return await _record(run, parse_json(body), provider=provider, turn_id=turn_id, key=key)
 
-        return await replays.answer(f"responses/{run_id}", key, fingerprint(body), handle)
+        return await state.replays.answer(f"responses/{run_id}", key, fingerprint(body), handle)
 
+
+def _add_repair(router: APIRouter, state: _State) -> None:
     @router.post("/{run_id}/repair")
     async def repair(run_id: str) -> Response:
         """Append what makes every provider accept the run's ledger, also to one that has ended. Answers with the events'
         positions: none if the ledger was right.
         """
-        run = await runs.get(runfold(), run_id)
+        run = await state.run(run_id)
         offsets = [position.offset for position in await run.repair()]
         return JSONResponse({"run_id": run_id, "offsets": offsets})
 
+
+def _add_status(router: APIRouter, state: _State) -> None:
     @router.post("/{run_id}/status", status_code=HTTPStatus.CREATED, openapi_extra=STATUS_BODY)
     async def change_status(
         run_id: str, request: Request, idempotency_key: IdempotencyKey = None
@@ -155,12 +179,10 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
         body, key = await read_body(request, bytes_max=COMMAND_BYTES_MAX), key_of(idempotency_key)
 
         async def handle() -> Response:
-            run = await runs.get(runfold(), run_id)
+            run = await state.run(run_id)
             return await _change_status(run, parsed(StatusChange, parse_json(body)), key=key)
 
-        return await replays.answer(f"status/{run_id}", key, fingerprint(body), handle)
-
-    return router
+        return await state.replays.answer(f"status/{run_id}", key, fingerprint(body), handle)
 
 
 def _with_run_id(opening: OpenRun, key: str | None) -> OpenRun:
