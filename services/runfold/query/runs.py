@@ -117,14 +117,15 @@ class RunReader:
 
     async def _poll(self, run_id: str, min_offset: int, *, until: float) -> History | None:
         pause = _POLL_SECONDS_MIN
+        snapshot: Snapshot | None = None
         while True:
-            snapshot = await self._snapshots.find(run_id)
+            snapshot = await snapshot.again() if snapshot else await self._snapshots.find(run_id)
             if snapshot is not None and snapshot.end > min_offset:
                 return SnapshotHistory(self._snapshots, snapshot)
             if time.monotonic() > until:
                 return None
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _POLL_SECONDS_MAX)
+            pause = min(1.5 * pause, _POLL_SECONDS_MAX)
 
     async def _from_log(self, life: Life) -> History:
         topic = self._topics.run(life.run_id, life.log_id)
