@@ -4,30 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
-from uuid import uuid4
 
 import httpx
 import pytest
-from tests.querying import POLL_SECONDS, Projected, Sent, projected, query_and_reading, sent_events
+from tests.querying import POLL_SECONDS, Projected, Sent, query_and_reading, sent_events
 
 from runfold import AssistantMessage, PlannerNote, Run, ToolCall, UserMessage
 from runfold.query.events import EventFilter
 from runfold.query.follow import Follower
 from runfold.query.reading import Reading
 from runfold.settings import Settings
-
-PREFIX = f"t{uuid4().hex[:8]}"
-
-
-@pytest.fixture(scope="module")
-def settings(kafka: str, mongo: str) -> Settings:
-    return Settings(kafka=kafka, mongo=mongo, prefix=PREFIX, database=PREFIX, wait_timeout_seconds=3)
-
-
-@pytest.fixture(scope="module")
-async def stored(settings: Settings) -> AsyncIterator[Projected]:
-    async with projected(settings) as stored:
-        yield stored
 
 
 @pytest.fixture(scope="module")

@@ -1,33 +1,18 @@
 """Publishing over HTTP: what is answered, and what the log holds afterwards."""
 
 import json
-from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import httpx
 import pytest
-from tests.ingesting import note, opened, ready_ingest
+from tests.ingesting import note, opened
 
 from runfold import Runfold
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold
 
-PREFIX = f"t{uuid4().hex[:8]}"
-
 NDJSON = {"Content-Type": "application/x-ndjson"}
 JSON = {"Content-Type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-async def client(kafka: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with ready_ingest(kafka=kafka, prefix=PREFIX) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-async def runfold(kafka: str) -> AsyncIterator[Runfold]:
-    async with Runfold(kafka, prefix=PREFIX) as runfold:
-        yield runfold
 
 
 async def history(runfold: Runfold, run: str) -> list[Admitted]:
@@ -39,8 +24,8 @@ async def record(runfold: Runfold, run: str) -> RunRecord:
     return fold(RunRecord(run_id=run.removeprefix("/v1/runs/")), await history(runfold, run))
 
 
-async def test_a_run_is_opened_as_it_was_asked_for(client: httpx.AsyncClient, runfold: Runfold):
-    response = await client.post(
+async def test_a_run_is_opened_as_it_was_asked_for(ingest: httpx.AsyncClient, runfold: Runfold):
+    response = await ingest.post(
         "/v1/runs",
         json={
             "agent_id": "support",
@@ -64,21 +49,21 @@ async def test_a_run_is_opened_as_it_was_asked_for(client: httpx.AsyncClient, ru
     assert opened_run.started_at.isoformat() == "2026-01-02T03:04:05+00:00"
 
 
-async def test_opening_a_run_twice_is_the_same_run(client: httpx.AsyncClient, runfold: Runfold):
+async def test_opening_a_run_twice_is_the_same_run(ingest: httpx.AsyncClient, runfold: Runfold):
     request = {"agent_id": "a", "run_id": "opened twice"}
 
-    first = await client.post("/v1/runs", json=request)
-    second = await client.post("/v1/runs", json=request)
+    first = await ingest.post("/v1/runs", json=request)
+    second = await ingest.post("/v1/runs", json=request)
 
     assert (first.status_code, second.status_code) == (201, 200)
     assert first.json() == second.json()
     assert len(await history(runfold, "opened twice")) == 1
 
 
-async def test_one_event_is_answered_with_its_place_in_the_log(client: httpx.AsyncClient, runfold: Runfold):
-    run = await opened(client)
+async def test_one_event_is_answered_with_its_place_in_the_log(ingest: httpx.AsyncClient, runfold: Runfold):
+    run = await opened(ingest)
 
-    response = await client.post(f"{run}/events", json=note("hello", turn_id="t-1", labels={"k": "v"}))
+    response = await ingest.post(f"{run}/events", json=note("hello", turn_id="t-1", labels={"k": "v"}))
 
     [_, admitted] = await history(runfold, run)
     assert admitted.event is not None
@@ -92,11 +77,11 @@ async def test_one_event_is_answered_with_its_place_in_the_log(client: httpx.Asy
     assert admitted.event.labels == {"k": "v"}
 
 
-async def test_what_an_event_brings_is_kept(client: httpx.AsyncClient, runfold: Runfold):
-    run = await opened(client)
+async def test_what_an_event_brings_is_kept(ingest: httpx.AsyncClient, runfold: Runfold):
+    run = await opened(ingest)
     event_id = str(uuid4())
 
-    await client.post(
+    await ingest.post(
         f"{run}/events", json=note(event_id=event_id, timestamp="2026-01-02T03:04:05+02:00", mine={"x": 1})
     )
 
@@ -107,11 +92,11 @@ async def test_what_an_event_brings_is_kept(client: httpx.AsyncClient, runfold: 
     assert stored["mine"] == {"x": 1}
 
 
-async def test_numbers_of_a_payload_survive_exactly(client: httpx.AsyncClient, runfold: Runfold):
-    run = await opened(client)
+async def test_numbers_of_a_payload_survive_exactly(ingest: httpx.AsyncClient, runfold: Runfold):
+    run = await opened(ingest)
     text = '{"n":123456789012345678901234567890,"f":0.1,"z":-0.0,"e":[],"u":"\\u00fc\\u0000"}'
 
-    await client.post(
+    await ingest.post(
         f"{run}/events",
         content=f'{{"type":"tool_result","data":{{"tool_call_id":"c","result":{text}}}}}',
         headers=JSON,
@@ -124,16 +109,16 @@ async def test_numbers_of_a_payload_survive_exactly(client: httpx.AsyncClient, r
 
 @pytest.mark.parametrize("form", ["array", "ndjson"])
 async def test_a_batch_is_next_to_each_other_in_the_log(
-    client: httpx.AsyncClient, runfold: Runfold, form: str
+    ingest: httpx.AsyncClient, runfold: Runfold, form: str
 ):
-    run = await opened(client)
+    run = await opened(ingest)
     events = [note(str(number)) for number in range(3)]
 
     if form == "array":
-        response = await client.post(f"{run}/events", json=events)
+        response = await ingest.post(f"{run}/events", json=events)
     else:
         lines = "\r\n\n".join(map(json.dumps, events))
-        response = await client.post(f"{run}/events", content=lines, headers=NDJSON)
+        response = await ingest.post(f"{run}/events", content=lines, headers=NDJSON)
 
     admitted = (await history(runfold, run))[1:]
     assert response.status_code == 201
@@ -143,8 +128,8 @@ async def test_a_batch_is_next_to_each_other_in_the_log(
     assert [one.event.data.note for one in admitted if one.event] == ["0", "1", "2"]  # type: ignore[union-attr]
 
 
-async def test_a_run_goes_through_its_statuses(client: httpx.AsyncClient, runfold: Runfold):
-    run = await opened(client, pending=True)
+async def test_a_run_goes_through_its_statuses(ingest: httpx.AsyncClient, runfold: Runfold):
+    run = await opened(ingest, pending=True)
     statuses = []
 
     for change in (
@@ -153,7 +138,7 @@ async def test_a_run_goes_through_its_statuses(client: httpx.AsyncClient, runfol
         {"action": "resume", "turn_id": "t-2"},
         {"action": "fail", "error": "no tool"},
     ):
-        response = await client.post(f"{run}/status", json=change)
+        response = await ingest.post(f"{run}/status", json=change)
         assert response.status_code == 201
         statuses.append((await record(runfold, run)).status)
 
@@ -162,49 +147,49 @@ async def test_a_run_goes_through_its_statuses(client: httpx.AsyncClient, runfol
     assert (after.error, after.turn_id, after.illegal_transitions) == ("no tool", "t-2", 0)
 
 
-async def test_a_status_may_also_be_published_as_an_event(client: httpx.AsyncClient, runfold: Runfold):
-    run = await opened(client)
+async def test_a_status_may_also_be_published_as_an_event(ingest: httpx.AsyncClient, runfold: Runfold):
+    run = await opened(ingest)
 
-    await client.post(f"{run}/events", json=[note(), {"type": "run_completed", "data": {}}])
-    refused = await client.post(f"{run}/events", json=note())
+    await ingest.post(f"{run}/events", json=[note(), {"type": "run_completed", "data": {}}])
+    refused = await ingest.post(f"{run}/events", json=note())
 
     assert refused.status_code == 409
     assert (await record(runfold, run)).status == "completed"
 
 
-async def test_a_late_event_is_kept_and_flagged(client: httpx.AsyncClient, runfold: Runfold):
-    run = await opened(client)
-    await client.post(f"{run}/status", json={"action": "complete"})
+async def test_a_late_event_is_kept_and_flagged(ingest: httpx.AsyncClient, runfold: Runfold):
+    run = await opened(ingest)
+    await ingest.post(f"{run}/status", json={"action": "complete"})
 
-    response = await client.post(f"{run}/events?late=true", json=note())
+    response = await ingest.post(f"{run}/events?late=true", json=note())
 
     assert response.status_code == 201
     assert [admitted.outcome for admitted in await history(runfold, run)] == ["accepted", "accepted", "late"]
 
 
-async def test_a_lost_expected_offset_is_a_conflict_that_names_the_offset(client: httpx.AsyncClient):
-    run = await opened(client)
+async def test_a_lost_expected_offset_is_a_conflict_that_names_the_offset(ingest: httpx.AsyncClient):
+    run = await opened(ingest)
 
-    won = await client.post(f"{run}/events", json=note(expected_offset=0))
-    lost = await client.post(f"{run}/events", json=note(expected_offset=0))
+    won = await ingest.post(f"{run}/events", json=note(expected_offset=0))
+    lost = await ingest.post(f"{run}/events", json=note(expected_offset=0))
 
     assert (won.status_code, lost.status_code) == (201, 409)
     assert lost.json()["offset"] == 2
     assert "expected_offset is 0" in lost.json()["detail"]
 
 
-async def test_a_run_id_may_hold_what_a_path_gives_a_meaning(client: httpx.AsyncClient, runfold: Runfold):
+async def test_a_run_id_may_hold_what_a_path_gives_a_meaning(ingest: httpx.AsyncClient, runfold: Runfold):
     run_id = "größe/50%?#events"
-    response = await client.post("/v1/runs", json={"agent_id": "a", "run_id": run_id})
+    response = await ingest.post("/v1/runs", json={"agent_id": "a", "run_id": run_id})
 
-    published = await client.post(f"{response.headers['location']}/events", json=note())
+    published = await ingest.post(f"{response.headers['location']}/events", json=note())
 
     assert published.json()["run_id"] == run_id
     assert len(await history(runfold, run_id)) == 2
 
 
-async def test_the_routes_are_described(client: httpx.AsyncClient):
-    paths = (await client.get("/openapi.json")).json()["paths"]
+async def test_the_routes_are_described(ingest: httpx.AsyncClient):
+    paths = (await ingest.get("/openapi.json")).json()["paths"]
 
     body = paths["/v1/runs/{run_id}/events"]["post"]["requestBody"]["content"]
     assert set(body) == {"application/json", "application/x-ndjson"}

@@ -3,32 +3,23 @@
 import json
 from collections.abc import AsyncIterator
 from typing import Any
-from uuid import uuid4
 
 import httpx
 import pytest
-from tests.ingesting import note, opened, ready_ingest
+from tests.ingesting import note, opened
 from tests.processes import until
 
 from runfold import Runfold
 from runfold.log.catalog import life_record, partition_of
 from runfold_schemas.topics import RECORD_BYTES_MAX
 
-PREFIX = f"t{uuid4().hex[:8]}"
-
 NDJSON = {"Content-Type": "application/x-ndjson"}
 JSON = {"Content-Type": "application/json"}
 
 
-@pytest.fixture(scope="module")
-async def client(kafka: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with ready_ingest(kafka=kafka, prefix=PREFIX) as client:
-        yield client
-
-
 @pytest.fixture
-async def run(client: httpx.AsyncClient) -> str:
-    return await opened(client)
+async def run(ingest: httpx.AsyncClient) -> str:
+    return await opened(ingest)
 
 
 def problem(response: httpx.Response, status: int) -> dict[str, Any]:
@@ -40,9 +31,9 @@ def problem(response: httpx.Response, status: int) -> dict[str, Any]:
     return document
 
 
-async def offset_of_next(client: httpx.AsyncClient, run: str) -> int:
+async def offset_of_next(ingest: httpx.AsyncClient, run: str) -> int:
     """Where the log goes on: one more than how much is in it."""
-    offset: int = (await client.post(f"{run}/events", json=note())).json()["offset"]
+    offset: int = (await ingest.post(f"{run}/events", json=note())).json()["offset"]
     return offset
 
 
@@ -69,16 +60,16 @@ async def offset_of_next(client: httpx.AsyncClient, run: str) -> int:
     ],
 )
 async def test_an_event_that_is_none_names_its_field(
-    client: httpx.AsyncClient, run: str, event: dict[str, Any], field: str
+    ingest: httpx.AsyncClient, run: str, event: dict[str, Any], field: str
 ):
-    alone = problem(await client.post(f"{run}/events", json=event), 422)
-    second = problem(await client.post(f"{run}/events", json=[note(), event]), 422)
+    alone = problem(await ingest.post(f"{run}/events", json=event), 422)
+    second = problem(await ingest.post(f"{run}/events", json=[note(), event]), 422)
     lines = f"{json.dumps(note())}\n\n{json.dumps(event)}\n"
-    third = problem(await client.post(f"{run}/events", content=lines, headers=NDJSON), 422)
+    third = problem(await ingest.post(f"{run}/events", content=lines, headers=NDJSON), 422)
 
     assert (alone["field"], second["field"], third["field"]) == (field, field, field)
     assert (second["index"], third["line"]) == (1, 3)
-    assert await offset_of_next(client, run) == 1
+    assert await offset_of_next(ingest, run) == 1
 
 
 @pytest.mark.parametrize(
@@ -96,61 +87,61 @@ async def test_an_event_that_is_none_names_its_field(
     ],
 )
 async def test_broken_json_names_its_line(
-    client: httpx.AsyncClient, run: str, body: str | bytes, headers: dict[str, str], line: int
+    ingest: httpx.AsyncClient, run: str, body: str | bytes, headers: dict[str, str], line: int
 ):
-    refused = problem(await client.post(f"{run}/events", content=body, headers=headers), 422)
+    refused = problem(await ingest.post(f"{run}/events", content=body, headers=headers), 422)
 
     assert refused["line"] == line
-    assert await offset_of_next(client, run) == 1
+    assert await offset_of_next(ingest, run) == 1
 
 
-async def test_a_number_too_large_for_json_names_its_place(client: httpx.AsyncClient, run: str):
+async def test_a_number_too_large_for_json_names_its_place(ingest: httpx.AsyncClient, run: str):
     huge = '{"type":"tool_call","data":{"tool_call_id":"c","tool_name":"t","payload":1e400}}'
 
     refused = problem(
-        await client.post(f"{run}/events", content=f"{json.dumps(note())}\n{huge}", headers=NDJSON), 422
+        await ingest.post(f"{run}/events", content=f"{json.dumps(note())}\n{huge}", headers=NDJSON), 422
     )
 
     assert (refused["line"], refused["field"]) == (2, "data")
-    assert await offset_of_next(client, run) == 1
+    assert await offset_of_next(ingest, run) == 1
 
 
 @pytest.mark.parametrize(("body", "headers"), [("[]", JSON), ("\n \n", NDJSON), ("", NDJSON), ("7", JSON)])
 async def test_a_body_without_events_is_refused(
-    client: httpx.AsyncClient, run: str, body: str, headers: dict[str, str]
+    ingest: httpx.AsyncClient, run: str, body: str, headers: dict[str, str]
 ):
-    problem(await client.post(f"{run}/events", content=body, headers=headers), 422)
+    problem(await ingest.post(f"{run}/events", content=body, headers=headers), 422)
 
 
-async def test_nothing_of_a_batch_follows_the_end_of_its_run(client: httpx.AsyncClient, run: str):
+async def test_nothing_of_a_batch_follows_the_end_of_its_run(ingest: httpx.AsyncClient, run: str):
     batch = [note(), {"type": "run_completed", "data": {}}, note()]
 
-    refused = problem(await client.post(f"{run}/events", json=batch), 422)
+    refused = problem(await ingest.post(f"{run}/events", json=batch), 422)
 
     assert (refused["index"], refused["field"]) == (2, "type")
-    assert await offset_of_next(client, run) == 1
+    assert await offset_of_next(ingest, run) == 1
 
 
-async def test_a_batch_is_not_split_by_expected_offsets(client: httpx.AsyncClient, run: str):
-    refused = problem(await client.post(f"{run}/events", json=[note(expected_offset=9), note()]), 422)
+async def test_a_batch_is_not_split_by_expected_offsets(ingest: httpx.AsyncClient, run: str):
+    refused = problem(await ingest.post(f"{run}/events", json=[note(expected_offset=9), note()]), 422)
 
     assert (refused["index"], refused["field"]) == (0, "expected_offset")
-    assert await offset_of_next(client, run) == 1
+    assert await offset_of_next(ingest, run) == 1
 
 
-async def test_an_oversize_event_and_an_oversize_batch_are_too_large(client: httpx.AsyncClient, run: str):
+async def test_an_oversize_event_and_an_oversize_batch_are_too_large(ingest: httpx.AsyncClient, run: str):
     half = note("x" * (RECORD_BYTES_MAX // 2))
 
-    event = problem(await client.post(f"{run}/events", json=note("x" * RECORD_BYTES_MAX)), 413)
-    batch = problem(await client.post(f"{run}/events", json=[half, half]), 413)
+    event = problem(await ingest.post(f"{run}/events", json=note("x" * RECORD_BYTES_MAX)), 413)
+    batch = problem(await ingest.post(f"{run}/events", json=[half, half]), 413)
 
     assert event["limit"] == batch["limit"] == RECORD_BYTES_MAX
     assert event["size"] > RECORD_BYTES_MAX
-    assert await offset_of_next(client, run) == 1
+    assert await offset_of_next(ingest, run) == 1
 
 
 @pytest.mark.parametrize("announced", [True, False])
-async def test_a_body_is_not_read_beyond_the_limit(client: httpx.AsyncClient, run: str, announced: bool):
+async def test_a_body_is_not_read_beyond_the_limit(ingest: httpx.AsyncClient, run: str, announced: bool):
     sent = 0
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -160,22 +151,22 @@ async def test_a_body_is_not_read_beyond_the_limit(client: httpx.AsyncClient, ru
             yield b" " * (1024 * 1024)
 
     headers = {"Content-Length": str(40 * 1024 * 1024)} if announced else {}
-    problem(await client.post(f"{run}/events", content=chunks(), headers={**JSON, **headers}), 413)
+    problem(await ingest.post(f"{run}/events", content=chunks(), headers={**JSON, **headers}), 413)
 
     assert sent == (0 if announced else 33)
 
 
 @pytest.mark.parametrize("headers", [{}, {"Content-Type": "text/plain"}])
 async def test_another_content_type_is_unsupported(
-    client: httpx.AsyncClient, run: str, headers: dict[str, str]
+    ingest: httpx.AsyncClient, run: str, headers: dict[str, str]
 ):
     for route in ("/v1/runs", f"{run}/events", f"{run}/status"):
-        problem(await client.post(route, content=b"{}", headers=headers), 415)
+        problem(await ingest.post(route, content=b"{}", headers=headers), 415)
 
 
 @pytest.mark.parametrize("run_id", ["x" * 101, "ü" * 51, "nul\0", "", "_" * 90])
-async def test_an_illegal_run_id_is_refused(client: httpx.AsyncClient, run_id: str):
-    refused = problem(await client.post("/v1/runs", json={"agent_id": "a", "run_id": run_id}), 422)
+async def test_an_illegal_run_id_is_refused(ingest: httpx.AsyncClient, run_id: str):
+    refused = problem(await ingest.post("/v1/runs", json={"agent_id": "a", "run_id": run_id}), 422)
 
     assert refused["name"] == "run_id"
 
@@ -191,9 +182,9 @@ async def test_an_illegal_run_id_is_refused(client: httpx.AsyncClient, run_id: s
     ],
 )
 async def test_a_run_that_cannot_be_opened_names_the_field(
-    client: httpx.AsyncClient, request_: dict[str, Any], field: str
+    ingest: httpx.AsyncClient, request_: dict[str, Any], field: str
 ):
-    refused = problem(await client.post("/v1/runs", json=request_), 422)
+    refused = problem(await ingest.post("/v1/runs", json=request_), 422)
 
     assert refused["field"] == field
 
@@ -210,45 +201,44 @@ async def test_a_run_that_cannot_be_opened_names_the_field(
     ],
 )
 async def test_a_change_of_status_that_is_none_names_the_field(
-    client: httpx.AsyncClient, run: str, change: dict[str, Any], field: str
+    ingest: httpx.AsyncClient, run: str, change: dict[str, Any], field: str
 ):
-    refused = problem(await client.post(f"{run}/status", json=change), 422)
+    refused = problem(await ingest.post(f"{run}/status", json=change), 422)
 
     assert refused["field"] == field
 
 
-async def test_the_run_of_another_agent_is_a_conflict(client: httpx.AsyncClient):
-    await opened(client, run_id="mine")
+async def test_the_run_of_another_agent_is_a_conflict(ingest: httpx.AsyncClient):
+    await opened(ingest, run_id="mine")
 
-    refused = problem(await client.post("/v1/runs", json={"agent_id": "b", "run_id": "mine"}), 409)
+    refused = problem(await ingest.post("/v1/runs", json={"agent_id": "b", "run_id": "mine"}), 409)
 
     assert refused["agent_id"] == "a"
 
 
-async def test_a_run_that_does_not_exist_is_not_found(client: httpx.AsyncClient):
-    problem(await client.post("/v1/runs/nobody/events", json=note()), 404)
-    problem(await client.post("/v1/runs/nobody/status", json={"action": "complete"}), 404)
+async def test_a_run_that_does_not_exist_is_not_found(ingest: httpx.AsyncClient):
+    problem(await ingest.post("/v1/runs/nobody/events", json=note()), 404)
+    problem(await ingest.post("/v1/runs/nobody/status", json={"action": "complete"}), 404)
 
 
-async def test_a_run_that_has_ended_takes_no_events_and_no_second_end(client: httpx.AsyncClient, run: str):
-    await client.post(f"{run}/status", json={"action": "complete"})
+async def test_a_run_that_has_ended_takes_no_events_and_no_second_end(ingest: httpx.AsyncClient, run: str):
+    await ingest.post(f"{run}/status", json={"action": "complete"})
 
-    problem(await client.post(f"{run}/events", json=note()), 409)
-    problem(await client.post(f"{run}/status", json={"action": "cancel"}), 409)
+    problem(await ingest.post(f"{run}/events", json=note()), 409)
+    problem(await ingest.post(f"{run}/status", json={"action": "cancel"}), 409)
     problem(
-        await client.post(f"{run}/events?late=true", json={"type": "run_failed", "data": {"error": ""}}), 409
+        await ingest.post(f"{run}/events?late=true", json={"type": "run_failed", "data": {"error": ""}}), 409
     )
 
 
 async def test_a_run_that_ended_elsewhere_is_known_once_the_catalog_says_so(
-    client: httpx.AsyncClient, kafka: str, run: str
+    ingest: httpx.AsyncClient, runfold: Runfold, run: str
 ):
-    await client.post(f"{run}/events", json=note())
-    async with Runfold(kafka, prefix=PREFIX) as runfold:
-        await announce_end(runfold, run.removeprefix("/v1/runs/"))
+    await ingest.post(f"{run}/events", json=note())
+    await announce_end(runfold, run.removeprefix("/v1/runs/"))
 
     async def refused() -> bool:
-        return (await client.post(f"{run}/events", json=note())).status_code == 409
+        return (await ingest.post(f"{run}/events", json=note())).status_code == 409
 
     await until(refused, what="the refusal")
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tests.ingesting import is_ready, note
 from tests.processes import until
-from tests.querying import POLL_SECONDS, Projected, projected, query, sent_events, served
+from tests.querying import POLL_SECONDS, Projected, query, sent_events, served
 
 from runfold import (
     AssistantMessage,
@@ -32,25 +32,6 @@ from runfold.settings import Settings
 from runfold.store.generations import Generations, new_generation
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunStore
-
-PREFIX = f"t{uuid4().hex[:8]}"
-
-
-@pytest.fixture(scope="module")
-def settings(kafka: str, mongo: str) -> Settings:
-    return Settings(kafka=kafka, mongo=mongo, prefix=PREFIX, database=PREFIX, wait_timeout_seconds=3)
-
-
-@pytest.fixture(scope="module")
-async def stored(settings: Settings) -> AsyncIterator[Projected]:
-    async with projected(settings) as stored:
-        yield stored
-
-
-@pytest.fixture(scope="module")
-async def client(settings: Settings, stored: Projected) -> AsyncIterator[httpx.AsyncClient]:
-    async with query(settings) as client:
-        yield client
 
 
 async def got(client: httpx.AsyncClient, path: str, **params: Any) -> Any:

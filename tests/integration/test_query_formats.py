@@ -1,16 +1,13 @@
 """Ledgers over HTTP in every provider's form, validated by its rules, and mended where it would refuse them."""
 
-from collections.abc import AsyncIterator
-
 import httpx
 import pytest
 from tests.provider_types import check
-from tests.querying import Projected, projected, query
+from tests.querying import Projected
 
 from runfold import AssistantMessage, Thinking, ToolCall, ToolResult, UserMessage
 from runfold.query import requests
 from runfold.query.checkpoints import KEPT_BYTES_MAX
-from runfold.settings import Settings
 from runfold_projections.repair import INTERRUPTED
 from runfold_schemas.messages import PROVIDERS
 
@@ -18,20 +15,6 @@ ASKED = UserMessage(message="Is there a train?")
 CALLED = ToolCall(tool_call_id="c 1", tool_name="the trains", payload={"to": "Lyon"})
 ANSWERED = ToolResult(tool_call_id="c 1", tool_name="the trains", result=["07:04"])
 SAID = AssistantMessage(message="At 07:04.")
-
-
-@pytest.fixture(scope="module")
-async def stored(kafka: str, mongo: str) -> AsyncIterator[Projected]:
-    async with projected(
-        Settings(kafka=kafka, mongo=mongo, prefix="tformats", database="tformats")
-    ) as stored:
-        yield stored
-
-
-@pytest.fixture(scope="module")
-async def client(kafka: str, mongo: str, stored: Projected) -> AsyncIterator[httpx.AsyncClient]:
-    async with query(Settings(kafka=kafka, mongo=mongo, prefix="tformats", database="tformats")) as client:
-        yield client
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -2,15 +2,13 @@
 
 import json
 import random
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import httpx
 import pytest
-from tests.querying import Projected, projected, query
+from tests.querying import Projected, query
 
 from runfold import AssistantMessage, Message, Run, SystemMessage, Thinking, ToolCall, ToolResult, UserMessage
 from runfold.query import checkpoints
@@ -21,25 +19,7 @@ from runfold_projections.validation import validate_bedrock, validate_strict
 from runfold_schemas.events import AnyEvent, Data
 from runfold_schemas.messages import TextPart, ToolResultPart, ToolUsePart
 
-PREFIX = f"t{uuid4().hex[:8]}"
 BIG = 123456789012345678901234567890
-
-
-@pytest.fixture(scope="module")
-def settings(kafka: str, mongo: str) -> Settings:
-    return Settings(kafka=kafka, mongo=mongo, prefix=PREFIX, database=PREFIX, wait_timeout_seconds=3)
-
-
-@pytest.fixture(scope="module")
-async def stored(settings: Settings) -> AsyncIterator[Projected]:
-    async with projected(settings) as stored:
-        yield stored
-
-
-@pytest.fixture(scope="module")
-async def client(settings: Settings, stored: Projected) -> AsyncIterator[httpx.AsyncClient]:
-    async with query(settings) as client:
-        yield client
 
 
 def exchange(number: int) -> list[Data]:
@@ -193,7 +173,7 @@ async def test_a_ledger_that_grows_is_at_each_step_that_of_the_log(
 
 async def test_the_log_completes_what_is_not_projected_yet(settings: Settings, stored: Projected):
     run = await stored.run(*exchange(1))
-    empty = settings.model_copy(update={"database": f"{PREFIX}-empty"})
+    empty = settings.model_copy(update={"database": f"{settings.database}-empty"})
 
     async with query(empty) as client:
         for params in ({}, {"min_offset": 6}):

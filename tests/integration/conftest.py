@@ -1,0 +1,54 @@
+"""What tests of the services share: each module has runs of its own, and its services are started once."""
+
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import httpx
+import pytest
+from tests.ingesting import ready_ingest
+from tests.querying import Projected, projected, query
+
+from runfold import Runfold
+from runfold.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def settings(kafka: str, mongo: str) -> Settings:
+    """Those of the module's services: runs that no other module has, and little patience."""
+    name = f"t{uuid4().hex[:8]}"
+    return Settings(kafka=kafka, mongo=mongo, prefix=name, database=name, wait_timeout_seconds=3)
+
+
+@pytest.fixture(scope="module")
+async def runfold(settings: Settings) -> AsyncIterator[Runfold]:
+    """The client of who has no service in between."""
+    async with Runfold.of(settings.log()) as runfold:
+        yield runfold
+
+
+@pytest.fixture(scope="module")
+async def ingest(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the ingest service."""
+    async with ready_ingest(kafka=settings.kafka, prefix=settings.prefix) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+async def elsewhere(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of another ingest service, which knows nothing of what `ingest` has answered."""
+    async with ready_ingest(kafka=settings.kafka, prefix=settings.prefix) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+async def stored(settings: Settings) -> AsyncIterator[Projected]:
+    """A projector at work, and what it writes."""
+    async with projected(settings) as stored:
+        yield stored
+
+
+@pytest.fixture(scope="module")
+async def client(settings: Settings, stored: Projected) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the query service."""
+    async with query(settings) as client:
+        yield client
