@@ -215,7 +215,9 @@ async def test_new_messages_stand_behind_the_ledger_and_are_checked_with_it(
 async def test_bedrock_asks_for_thinking_first_only_with_thinking_on(
     client: httpx.AsyncClient, stored: Projected
 ):
-    run = await stored.run(ToolCall(tool_call_id="c", tool_name="t"), ToolResult(tool_call_id="c"))
+    run = await stored.run(
+        UserMessage(message="hi"), ToolCall(tool_call_id="c", tool_name="t"), ToolResult(tool_call_id="c")
+    )
 
     on = await answered(client, run, validate="bedrock", thinking=True)
     off = await answered(client, run, validate="bedrock")
@@ -224,7 +226,7 @@ async def test_bedrock_asks_for_thinking_first_only_with_thinking_on(
         {
             "rule": "thinking-first",
             "text": "bedrock: assistant message with tool_use must start with thinking",
-            "message_index": 0,
+            "message_index": 1,
         }
     ]
     assert off["faults"] == []
