@@ -216,7 +216,9 @@ async def test_bedrock_asks_for_thinking_first_only_with_thinking_on(
     client: httpx.AsyncClient, stored: Projected
 ):
     run = await stored.run(
-        UserMessage(message="hi"), ToolCall(tool_call_id="c", tool_name="t"), ToolResult(tool_call_id="c")
+        UserMessage(message="hi"),
+        ToolCall(tool_call_id="c", tool_name="t", payload={}),
+        ToolResult(tool_call_id="c"),
     )
 
     on = await answered(client, run, validate="bedrock", thinking=True)
