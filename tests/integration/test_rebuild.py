@@ -18,6 +18,8 @@ from runfold.projector import rebuild as rebuilding
 from runfold.settings import Settings
 
 RUNS = 12
+COMING_AND_GOING = 3
+"""More would be more than one list holds before a rebuild on a busy machine has ended."""
 BACKLOG = 6_000
 RETIRE_SECONDS = 4.0
 
@@ -95,7 +97,7 @@ async def test_who_reads_through_a_rebuild_under_load_sees_no_error_and_nothing_
         await caught_up(before, runs, await publish(runs, BACKLOG))
         watchers = [Watcher(client, [run.run_id for run in runs]) for _ in range(2)]
         watching = [asyncio.create_task(one.watch()) for one in watchers]
-        loading = asyncio.gather(load(runs), *(come_and_go(runfold) for _ in range(RUNS)))
+        loading = asyncio.gather(load(runs), *(come_and_go(runfold) for _ in range(COMING_AND_GOING)))
         newcomer = await runfold.open_run(agent_id="b")
 
         output = await rebuild(settings)
