@@ -97,14 +97,17 @@ async def test_who_reads_through_a_rebuild_under_load_sees_no_error_and_nothing_
         await caught_up(before, runs, await publish(runs, BACKLOG))
         watchers = [Watcher(client, [run.run_id for run in runs]) for _ in range(2)]
         watching = [asyncio.create_task(one.watch()) for one in watchers]
-        loading = asyncio.gather(load(runs), *(come_and_go(runfold) for _ in range(COMING_AND_GOING)))
+        enough = asyncio.Event()
+        loading = asyncio.gather(
+            load(runs, enough), *(come_and_go(runfold, enough) for _ in range(COMING_AND_GOING))
+        )
         newcomer = await runfold.open_run(agent_id="b")
 
         output = await rebuild(settings)
 
         async with projections(settings) as after:
-            loading.cancel()
-            await asyncio.gather(loading, return_exceptions=True)
+            enough.set()
+            await loading
             ends = await publish([*runs, newcomer], len(runs) + 1)
             await caught_up(after, [*runs, newcomer], ends)
             # The projectors let the old generation go at their own pace.
@@ -203,16 +206,18 @@ def _data(index: int) -> UserMessage | AssistantMessage | ToolCall | ToolResult:
             return AssistantMessage(message="It is fine.")
 
 
-async def load(runs: list[Run]) -> None:
-    """Endless, some hundred events a second."""
-    while True:
+async def load(runs: list[Run], enough: asyncio.Event) -> None:
+    """Some hundred events a second."""
+    while not enough.is_set():
         await publish(runs, 4 * len(runs))
         await asyncio.sleep(0.1)
 
 
-async def come_and_go(runfold: Runfold) -> None:
-    """Endless: a run is opened, and completed when its first state has been saved; and another one."""
-    while True:
+async def come_and_go(runfold: Runfold, enough: asyncio.Event) -> None:
+    """A run is opened, and completed when its first state has been saved; and another one. The last one is completed too: one
+    whose opener is cut off before it announces it is found by a sweep only.
+    """
+    while not enough.is_set():
         async with runfold.run(agent_id="c"):
             await asyncio.sleep(0.4)
 
