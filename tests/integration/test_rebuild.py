@@ -21,7 +21,10 @@ RUNS = 12
 COMING_AND_GOING = 3
 """More would be more than one list holds before a rebuild on a busy machine has ended."""
 BACKLOG = 6_000
-RETIRE_SECONDS = 4.0
+RETIRE_SECONDS = 12.0
+"""Readers leave the old generation after half of it; by then the projectors have to have taken the new one over, also
+where the machine is busy.
+"""
 
 
 @pytest.fixture
@@ -111,8 +114,8 @@ async def test_who_reads_through_a_rebuild_under_load_sees_no_error_and_nothing_
             ends = await publish([*runs, newcomer], len(runs) + 1)
             await caught_up(after, [*runs, newcomer], ends)
             # The projectors let the old generation go at their own pace.
-            await until(lambda: dropped(after), what="the end of the old generation")
-            differences = await after.differences()
+            await until(lambda: dropped(after), seconds=40, what="the end of the old generation")
+            differences = await after.differences(wait_seconds=20)
         stopped = [task.cancel() for task in watching]
         ended = await asyncio.gather(*watching, return_exceptions=True)
 
@@ -137,7 +140,7 @@ async def test_a_rebuild_that_is_overtaken_gives_up_and_leaves_nothing(settings:
             await first
 
         async with projections(settings) as after:
-            await until(lambda: dropped(after), what="the end of the old generation")
+            await until(lambda: dropped(after), seconds=40, what="the end of the old generation")
             differences = await after.differences()
 
     assert second == (BACKLOG + RUNS, BACKLOG + RUNS)
