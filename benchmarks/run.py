@@ -51,7 +51,7 @@ def main() -> None:
     names = parser.parse_args().only or list(PARTS)
     handler = RichHandler(console=Console(stderr=True), show_level=False, show_path=False)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
-    for talkative in ("aiokafka", "faststream"):
+    for talkative in ("aiokafka", "faststream", "httpx"):
         logging.getLogger(talkative).setLevel(logging.CRITICAL)
     print(table(asyncio.run(measure(names))))
 
