@@ -60,8 +60,8 @@ class ChatRecorder:
             self.blocks.fault(f"a {type(chunk).__name__} without choices")
 
     def _begin(self, chunk: Any) -> None:
-        self.blocks.message_id = self._word(get(chunk, "id")) or None
-        self.blocks.model = self._word(get(chunk, "model")) or self.blocks.model
+        self.blocks.message_id = self.blocks.word(get(chunk, "id")) or None
+        self.blocks.model = self.blocks.word(get(chunk, "model")) or self.blocks.model
 
     def _choice(self, choice: Any) -> list[Data]:
         delta = get(choice, "delta")
@@ -73,7 +73,7 @@ class ChatRecorder:
         self.blocks.unfinished = not reason and self.blocks.stop_reason is None and delta is not None
         if not reason:
             return []
-        self.blocks.stop_reason = self._word(reason) or None
+        self.blocks.stop_reason = self.blocks.word(reason) or None
         return self._close()
 
     def _say(self, members: Iterable[tuple[str, Any]]) -> None:
@@ -126,9 +126,9 @@ class ChatRecorder:
         self.blocks.text(self._content[-1], text)
 
     def _called(self, call: Any, position: int) -> None:
-        tool_id = self._word(get(call, "id"))
+        tool_id = self.blocks.word(get(call, "id"))
         said = get(call, "function", "custom")
-        name = self._word(get(said, "name"))
+        name = self.blocks.word(get(said, "name"))
         key = self._call_key(get(call, "index"), position, tool_id=tool_id, name=name)
         self.blocks.call(key, tool_id=tool_id, name=name)
         if get(call, "type") == "custom" or key in self._custom:
@@ -159,7 +159,7 @@ class ChatRecorder:
         """The one call that a message could make before calls had ids. It gets one, and is a call like others from here."""
         tool_id = f"{self.blocks.message_id or 'call'}-f"
         self._calls.setdefault("function_call", tool_id)
-        self.blocks.call("function_call", tool_id=tool_id, name=self._word(get(call, "name")))
+        self.blocks.call("function_call", tool_id=tool_id, name=self.blocks.word(get(call, "name")))
         self.blocks.arguments_text("function_call", self.blocks.string(get(call, "arguments")))
 
     def _sounded(self, audio: Any) -> None:
@@ -202,10 +202,6 @@ class ChatRecorder:
             cache_read_tokens=get(details, "cached_tokens"),
             cache_write_tokens=get(details, "cache_write_tokens"),
         )
-
-    def _word(self, value: Any) -> str:
-        """A text that comes whole, unlike the pieces of a stream, which may part a character."""
-        return whole(self.blocks.string(value))
 
     def _items(self, value: Any, what: str) -> list[Any]:
         if isinstance(value, list):

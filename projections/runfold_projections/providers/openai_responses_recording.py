@@ -64,8 +64,8 @@ class ResponsesRecorder:
         return ()
 
     def _begin(self, response: Any) -> None:
-        self.blocks.message_id = self._word(get(response, "id")) or self.blocks.message_id
-        self.blocks.model = self._word(get(response, "model")) or self.blocks.model
+        self.blocks.message_id = self.blocks.word(get(response, "id")) or self.blocks.message_id
+        self.blocks.model = self.blocks.word(get(response, "model")) or self.blocks.model
 
     def _last(self, response: Any) -> list[Data]:
         """What the response says of itself when it ends."""
@@ -77,19 +77,19 @@ class ResponsesRecorder:
             self._error(error)
         if (usage := get(response, "usage")) is not None:
             self._count(usage)
-        status = self._word(get(response, "status"))
-        reason = self._word(get(get(response, "incomplete_details"), "reason"))
+        status = self.blocks.word(get(response, "status"))
+        reason = self.blocks.word(get(get(response, "incomplete_details"), "reason"))
         self.blocks.stop_reason = reason or status or None
         self.blocks.unfinished = status in _BROKEN
         return events
 
     def _is_done(self, index: int, item: Any) -> bool:
-        return index in self._done or self._word(get(item, "id")) in self._done
+        return index in self._done or self.blocks.word(get(item, "id")) in self._done
 
     def _place(self, chunk: Any) -> Any:
         """Where its item is; some servers say only which it is."""
         index = get(chunk, "output_index")
-        return index if isinstance(index, int) else self._word(get(chunk, "item_id"))
+        return index if isinstance(index, int) else self.blocks.word(get(chunk, "item_id"))
 
     def _text_delta(self, chunk: Any, *, refusal: bool) -> None:
         index = get(chunk, "content_index")
@@ -122,7 +122,7 @@ class ResponsesRecorder:
 
     def _item(self, place: Any, item: Any) -> list[Data]:
         """The events of a whole item."""
-        self._done |= {place, self._word(get(item, "id")) or place}
+        self._done |= {place, self.blocks.word(get(item, "id")) or place}
         match get(item, "type"):
             case "message":
                 return self._message(place, item)
@@ -188,8 +188,8 @@ class ResponsesRecorder:
         return self.blocks.close(key)
 
     def _name(self, place: Any, item: Any) -> None:
-        tool_id = self._word(get(item, "call_id", "id"))
-        self.blocks.call((place, "call"), tool_id=tool_id, name=self._word(get(item, "name")))
+        tool_id = self.blocks.word(get(item, "call_id", "id"))
+        self.blocks.call((place, "call"), tool_id=tool_id, name=self.blocks.word(get(item, "name")))
 
     def _error(self, error: Any) -> None:
         told = [str(plain(said)) for said in (get(error, "code"), get(error, "message")) if said is not None]
@@ -203,10 +203,6 @@ class ResponsesRecorder:
             cache_read_tokens=get(details, "cached_tokens"),
             cache_write_tokens=get(details, "cache_write_tokens"),
         )
-
-    def _word(self, value: Any) -> str:
-        """A text that comes whole, unlike the pieces of a stream, which may part a character."""
-        return whole(self.blocks.string(value))
 
     def _items(self, value: Any, what: str) -> list[Any]:
         if isinstance(value, list):

@@ -164,6 +164,10 @@ class Blocks:
             self.fault(f"a {type(value).__name__} stands in the place of a text: {value!r:.100}")
         return ""
 
+    def word(self, value: Any) -> str:
+        """As `string`, of one that comes whole, unlike the pieces of a stream, which may part a character."""
+        return whole(self.string(value))
+
     def is_open(self, key: Any) -> bool:
         return key in self._open
 

@@ -155,7 +155,8 @@ def _add_responses(router: APIRouter, state: _State) -> None:
             run = await state.run(run_id)
             return await _record(run, parse_json(body), provider=provider, turn_id=turn_id, key=key)
 
-        return await state.replays.answer(f"responses/{run_id}", key, fingerprint(body), handle)
+        asked = fingerprint(body, str(provider), str(turn_id))
+        return await state.replays.answer(f"responses/{run_id}", key, asked, handle)
 
 
 def _add_repair(router: APIRouter, state: _State) -> None:
