@@ -23,7 +23,7 @@ from runfold.store.generations import Generations
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunState, RunStore
 from runfold_projections.run import RunRecord
-from runfold_schemas.events import Data
+from runfold_schemas.data import Data
 
 Figures = list[tuple[str, str, str]]
 """What was measured, its target, and the measured value."""

@@ -8,7 +8,10 @@ from itertools import count
 from typing import Any
 
 from runfold_schemas.codec import new_event
-from runfold_schemas.events import AnyEvent, Data
+from runfold_schemas.data import Data
+from runfold_schemas.events import (
+    AnyEvent,
+)
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """The timestamp of event number 0; each further event is a second later."""

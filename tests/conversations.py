@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runfold import AssistantMessage, Message, Runfold, SystemMessage, ToolCall, ToolResult, UserMessage
-from runfold_schemas.events import Data
+from runfold_schemas.data import Data
 from runfold_schemas.messages import TextPart, ToolResultPart, ToolUsePart
 
 Chat = dict[str, Any]

@@ -11,9 +11,7 @@ from tests.builders import events
 from runfold_projections.ledger import build_messages_from_events
 from runfold_projections.providers import gemini
 from runfold_projections.providers.encoding import Encoded
-from runfold_schemas.events import (
-    Data,
-)
+from runfold_schemas.data import Data
 from runfold_schemas.messages import (
     Message,
     Part,

@@ -9,7 +9,7 @@ from tests.builders import event
 
 from runfold_projections.ledger import build_messages_from_events
 from runfold_schemas.codec import encode as encode_event
-from runfold_schemas.events import Data
+from runfold_schemas.data import Data
 from runfold_schemas.messages import (
     DocumentPart,
     ImagePart,

@@ -23,7 +23,7 @@ from runfold.store.generations import Generations
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunStore
 from runfold.web import new_app
-from runfold_schemas.events import Data
+from runfold_schemas.data import Data
 
 POLL_SECONDS = 0.005
 

@@ -9,10 +9,10 @@ from tests.builders import event, event_id
 
 from runfold_projections.admission import Admission, Admitted
 from runfold_schemas.codec import Record, encode, headers
+from runfold_schemas.data import Data
 from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
-    Data,
     EventAmended,
     PhaseChanged,
     PlannerNote,

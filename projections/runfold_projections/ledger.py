@@ -42,6 +42,13 @@ from runfold_schemas.events import (
     UserMessage,
 )
 from runfold_schemas.messages import Message, Provider, Role, ToolResultPart
+from runfold_schemas.sessions import (
+    FrameworkEvent,
+    SessionCreated,
+    SessionDeleted,
+    SessionUpdated,
+    StateChanged,
+)
 
 Fields = dict[str, Any]
 """A part or a message that is not built yet."""
@@ -204,6 +211,11 @@ class LedgerStream:
                 # An amendment has done its work before the fold.
                 return ()
             case RunPaused() | RunResumed() | RunCompleted() | RunFailed() | RunCanceled():
+                return ()
+            case FrameworkEvent():
+                # What it says stands in its place before the fold, as with an amendment.
+                return ()
+            case StateChanged() | SessionCreated() | SessionUpdated() | SessionDeleted():
                 return ()
             case _:
                 assert_never(event.data)

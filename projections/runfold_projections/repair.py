@@ -12,10 +12,10 @@ from runfold_projections.amendments import amended, amendments_of
 from runfold_projections.exchanges import ResultPlanner, plan_results
 from runfold_projections.ledger import Fields, LedgerStream
 from runfold_schemas.codec import TYPE_OF
+from runfold_schemas.data import Data
 from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
-    Data,
     EventAmended,
     ProviderPart,
     StandIn,

@@ -14,9 +14,9 @@ from typing import Any, Final, assert_never, get_args
 from pydantic import BaseModel, ConfigDict
 
 from runfold_projections.admission import Admitted
+from runfold_schemas.data import LABELS_MAX
 from runfold_schemas.events import (
     ENDINGS,
-    LABELS_MAX,
     LIFECYCLE,
     AnyEvent,
     AssistantMessage,
@@ -41,6 +41,13 @@ from runfold_schemas.events import (
     ToolCall,
     ToolResult,
     UserMessage,
+)
+from runfold_schemas.sessions import (
+    FrameworkEvent,
+    SessionCreated,
+    SessionDeleted,
+    SessionUpdated,
+    StateChanged,
 )
 
 ERROR_LENGTH_MAX: Final = 4096
@@ -68,6 +75,7 @@ class RunRecord(BaseModel):
     run_id: str
     agent_id: str = ""
     session_id: str | None = None
+    user_id: str | None = None
     turn_id: str | None = None
     status: Status = "pending"
     phase: Phase | None = None
@@ -116,6 +124,7 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
             return {
                 "agent_id": opened.agent_id,
                 "session_id": opened.session_id,
+                "user_id": opened.user_id,
                 "status": opened.status,
                 "started_at": event.timestamp,
                 "labels": opened.labels,
@@ -151,6 +160,11 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
             | ProviderPart()
             | ResponseRecorded()
             | EventAmended()
+            | FrameworkEvent()
+            | StateChanged()
+            | SessionCreated()
+            | SessionUpdated()
+            | SessionDeleted()
         ):
             return {}
         case _:

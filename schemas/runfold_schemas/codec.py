@@ -11,8 +11,12 @@ from typing import Annotated, Any, Final, NamedTuple, get_args
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from runfold_schemas.data import Data
 from runfold_schemas.errors import InvalidEventError, UndecodableError
-from runfold_schemas.events import AnyEvent, Data, DataT
+from runfold_schemas.events import (
+    AnyEvent,
+    DataT,
+)
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -92,7 +96,8 @@ def decode(value: bytes | None) -> AnyEvent:
     # One byte is looked for ten times faster than a word, and this is done for every event there is.
     if (b"N" in value and b"NaN" in value) or (b"I" in value and b"Infinity" in value):
         _refuse_constants(value)
-    if not (_are_finite(_fields(event.data)) and _are_finite((event.__pydantic_extra__ or {}).values())):
+    outside = (event.state_delta or {}).values(), (event.__pydantic_extra__ or {}).values()
+    if not (_are_finite(_fields(event.data)) and all(map(_are_finite, outside))):
         raise UndecodableError("a number in the event is larger than a float can be")
     return event
 

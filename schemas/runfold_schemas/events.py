@@ -8,36 +8,28 @@ older reader passes a newer writer's event on unharmed.
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
+from runfold_schemas.data import (
+    Count,
+    Data,
+    EventId,
+    Id,
+    Labels,
+    MessageId,
+    SessionId,
+    StateDelta,
+    TurnId,
+    UserId,
+)
 from runfold_schemas.messages import Base64, DocumentPart, ImagePart, Provider, ProviderData, UserPart
-
-EventId = Annotated[
-    str, StringConstraints(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
-]
-"""A UUID in lower case; publishers choose a UUIDv7."""
-
-Id = Annotated[str, StringConstraints(min_length=1, max_length=100)]
-TurnId = Annotated[str, StringConstraints(max_length=200)]
-
-MESSAGE_ID_LENGTH_MAX: Final = 1000
-"""Gateways wrap the ids of providers into longer ones of their own."""
-
-MessageId = Annotated[str, StringConstraints(max_length=MESSAGE_ID_LENGTH_MAX)]
-
-LABELS_MAX: Final = 64
-
-Labels = Annotated[
-    dict[
-        Annotated[str, StringConstraints(max_length=64)],
-        Annotated[str, StringConstraints(max_length=512)],
-    ],
-    Field(max_length=LABELS_MAX),
-]
-"""Bounded, because the run record has the run's; more than that belongs into `metadata` or an event."""
-
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-"""Bounded, so that sums of them stay within what JSON's readers take."""
+from runfold_schemas.sessions import (
+    FrameworkEvent,
+    SessionCreated,
+    SessionDeleted,
+    SessionUpdated,
+    StateChanged,
+)
 
 Status = Literal["pending", "running", "paused", "completed", "failed", "canceled"]
 Phase = Literal["prompted", "planning", "executing_tools", "synthesizing", "completed", "failed", "canceled"]
@@ -53,12 +45,6 @@ LIFECYCLE: Final = frozenset(
     {*ENDINGS, "run_opened", "run_started", "run_paused", "run_resumed", "phase_changed"}
 )
 """The kinds that change a run's life: after its end they are refused."""
-
-
-class Data(BaseModel):
-    """What an event of one kind says."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class SystemMessage(Data):
@@ -207,7 +193,9 @@ class RunOpened(Data):
 
     agent_id: Id
     log_id: str
-    session_id: Id | None = None
+    session_id: SessionId | None = None
+    user_id: UserId | None = None
+    """Whose `user:` state the run's events change. A run without a user changes none."""
     status: Literal["pending", "running"] = "running"
     labels: Labels = Field(default_factory=dict)
 
@@ -240,7 +228,7 @@ class RunLabeled(Data):
     """Labels of the run itself, merged over those it has. A run has 64 at most: further ones are ignored."""
 
     labels: Labels
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict)
     """What the publisher wants to find again with its run, merged likewise; the log keeps it, the run record does not."""
 
 
@@ -269,6 +257,7 @@ class Event(BaseModel, Generic[DataT]):
     """Whose response this event was recorded from; such a message keeps the provider's order of parts."""
     expected_offset: Annotated[int, Field(ge=-1)] | None = None
     """Accept this event only if no other was accepted behind this offset (-1: none at all), which its publisher has seen."""
+    state_delta: StateDelta = None
 
 
 class SystemMessageEvent(Event[SystemMessage]):
@@ -351,6 +340,26 @@ class PhaseChangedEvent(Event[PhaseChanged]):
     type: Literal["phase_changed"]
 
 
+class FrameworkEventEvent(Event[FrameworkEvent]):
+    type: Literal["framework_event"]
+
+
+class StateChangedEvent(Event[StateChanged]):
+    type: Literal["state_changed"]
+
+
+class SessionCreatedEvent(Event[SessionCreated]):
+    type: Literal["session_created"]
+
+
+class SessionUpdatedEvent(Event[SessionUpdated]):
+    type: Literal["session_updated"]
+
+
+class SessionDeletedEvent(Event[SessionDeleted]):
+    type: Literal["session_deleted"]
+
+
 AnyEvent = (
     SystemMessageEvent
     | UserMessageEvent
@@ -372,5 +381,10 @@ AnyEvent = (
     | RunCanceledEvent
     | RunLabeledEvent
     | PhaseChangedEvent
+    | FrameworkEventEvent
+    | StateChangedEvent
+    | SessionCreatedEvent
+    | SessionUpdatedEvent
+    | SessionDeletedEvent
 )
 """Every kind. A fold that matches on them ends with `assert_never`, so a new kind is a type error until it is folded."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from runfold.ids import new_event_id
 from runfold_projections.providers import Recorder, provider_of, recorder
-from runfold_schemas.events import Data
+from runfold_schemas.data import Data
 from runfold_schemas.messages import Provider
 
 _PARTIAL_SECONDS = 0.25

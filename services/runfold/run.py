@@ -31,12 +31,12 @@ from runfold_projections.validation import Fault
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import encode as encode_event
 from runfold_schemas.codec import headers, new_data, new_event
+from runfold_schemas.data import Data
 from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RejectedError, RunEndedError
 from runfold_schemas.events import (
     ENDINGS,
     LIFECYCLE,
     AnyEvent,
-    Data,
     RunCanceled,
     RunCompleted,
     RunFailed,

@@ -21,12 +21,12 @@ from runfold.runs import Runs
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold
 from runfold_schemas.codec import new_data, parse_event
+from runfold_schemas.data import Data
 from runfold_schemas.errors import InvalidEventError, RunEndedError, RunNotFoundError
 from runfold_schemas.events import (
     ENDINGS,
     LIFECYCLE,
     AnyEvent,
-    Data,
     RunCanceled,
     RunCompleted,
     RunFailed,

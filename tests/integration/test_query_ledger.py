@@ -16,7 +16,10 @@ from runfold.query.faults import Validation
 from runfold.settings import Settings
 from runfold_projections.ledger import build_messages_from_events
 from runfold_projections.validation import validate_bedrock, validate_strict
-from runfold_schemas.events import AnyEvent, Data
+from runfold_schemas.data import Data
+from runfold_schemas.events import (
+    AnyEvent,
+)
 from runfold_schemas.messages import TextPart, ToolResultPart, ToolUsePart
 
 BIG = 123456789012345678901234567890

@@ -9,10 +9,10 @@ from tests.records import modest
 from runfold_projections.ledger import build_messages_from_events
 from runfold_projections.providers import encode, validate
 from runfold_projections.repair import BEGINNING, INTERRUPTED, repair
+from runfold_schemas.data import Data
 from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
-    Data,
     EventAmended,
     PlannerNote,
     ProviderPart,

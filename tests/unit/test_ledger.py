@@ -7,9 +7,9 @@ from pydantic import ValidationError
 from tests.builders import event, events
 
 from runfold_projections.ledger import Ledger, build_messages_from_events
+from runfold_schemas.data import Data
 from runfold_schemas.events import (
     AssistantMessage,
-    Data,
     PhaseChanged,
     PlannerNote,
     RunCanceled,

@@ -10,9 +10,9 @@ from tests.records import ONE_OF_EACH, admit, logs, modest, portions, record, re
 
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, TokenTotals, fold
+from runfold_schemas.data import Data
 from runfold_schemas.events import (
     AssistantMessage,
-    Data,
     PhaseChanged,
     PlannerNote,
     RunCanceled,

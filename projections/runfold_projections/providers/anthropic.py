@@ -11,7 +11,10 @@ from typing import Any, Final, assert_never
 
 from runfold_projections.providers.encoding import Encoded, Encoding, Limits, Lossy, text_of
 from runfold_projections.providers.recording import Blocks, get, is_base64, plain, whole
-from runfold_schemas.events import Data, ProviderPart
+from runfold_schemas.data import Data
+from runfold_schemas.events import (
+    ProviderPart,
+)
 from runfold_schemas.messages import (
     DocumentPart,
     ImagePart,

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from runfold_projections.providers.recording import Blocks, get, is_base64, plain, whole
-from runfold_schemas.events import Data, ProviderPart
+from runfold_schemas.data import Data
+from runfold_schemas.events import (
+    ProviderPart,
+)
 
 _Block = dict[str, Any]
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from runfold_projections.providers.recording import Blocks, plain, whole
-from runfold_schemas.events import Data
+from runfold_schemas.data import Data
 
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
 

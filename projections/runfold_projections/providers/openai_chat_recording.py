@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from runfold_projections.providers.recording import Blocks, get, plain, whole
-from runfold_schemas.events import Data
+from runfold_schemas.data import Data
 
 _ORDER: Final = ("reasoning_content", "reasoning", "content", "refusal", "audio")
 """Members of a message in the order in which a stream has them; what else there is comes after."""

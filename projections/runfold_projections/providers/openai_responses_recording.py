@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from runfold_projections.providers.recording import Blocks, get, plain, whole
-from runfold_schemas.events import Data
+from runfold_schemas.data import Data
 
 _BROKEN: Final = frozenset({"failed", "cancelled", "in_progress", "queued"})
 

@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
+from runfold_schemas.data import MESSAGE_ID_LENGTH_MAX, Data
 from runfold_schemas.events import (
-    MESSAGE_ID_LENGTH_MAX,
     AssistantMessage,
-    Data,
     ProviderPart,
     ResponseRecorded,
     Thinking,

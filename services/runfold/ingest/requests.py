@@ -7,18 +7,15 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, TypeAdapter, Validati
 
 from runfold.ingest.bodies import JSON, NDJSON
 from runfold_schemas.codec import TYPES, first_fault
+from runfold_schemas.data import Data, Labels, MessageId, TurnId
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.events import (
-    Data,
-    Labels,
-    MessageId,
     RunCanceled,
     RunCompleted,
     RunFailed,
     RunPaused,
     RunResumed,
     RunStarted,
-    TurnId,
 )
 from runfold_schemas.messages import PROVIDERS
 

@@ -23,8 +23,14 @@ from tests.anthropic_messages import (
 from tests.ledgers import PDF, PNG, ledger_of
 
 from runfold_projections.providers.anthropic import AnthropicRecorder, encode, recognizes
+from runfold_schemas.data import Data
 from runfold_schemas.errors import InexpressibleError
-from runfold_schemas.events import AssistantMessage, Data, ProviderPart, ResponseRecorded, TokenUsage
+from runfold_schemas.events import (
+    AssistantMessage,
+    ProviderPart,
+    ResponseRecorded,
+    TokenUsage,
+)
 from runfold_schemas.messages import (
     DocumentPart,
     ImagePart,

@@ -1,0 +1,53 @@
+"""What happens to sessions. Their own facts stand in `{prefix}.sessions`, whose order decides them; what is said and done in a
+session stands in the log of its run.
+"""
+
+from typing import Any, Literal
+
+from pydantic import AwareDatetime, Field
+
+from runfold_schemas.data import Data, Id, Labels, SessionId, UserId
+
+Framework = Literal["adk", "openai-agents"]
+"""An agent framework whose events are kept as they are."""
+
+
+class FrameworkEvent(Data):
+    """An event of an agent framework, whole and in the framework's own form. The ledger has what it says."""
+
+    framework: Framework
+    body: dict[str, Any]
+
+
+class StateChanged(Data):
+    """Nothing but the state changed: `state_delta` says how."""
+
+
+class SessionCreated(Data):
+    """A session is there from here on, unless one of that id is already. Its own log is that of the event's run.
+
+    `state_delta` holds its first `app:` and `user:` state; what is the session's own stands in its log.
+    """
+
+    session_id: SessionId
+    app: Id
+    user: UserId = ""
+    log_id: str
+    labels: Labels = Field(default_factory=dict)
+    display_name: str | None = None
+    expires_at: AwareDatetime | None = None
+
+
+class SessionUpdated(Data):
+    """What is given changes: labels are merged over those there are, an expiry is set."""
+
+    session_id: SessionId
+    labels: Labels = Field(default_factory=dict)
+    display_name: str | None = None
+    expires_at: AwareDatetime | None = None
+
+
+class SessionDeleted(Data):
+    """The session is gone, with its runs. Its id may be taken again; this says nothing of the next session of that id."""
+
+    session_id: SessionId
