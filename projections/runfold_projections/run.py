@@ -9,9 +9,9 @@ The record of any log is small (its JSON is under 256 KB), because every reader 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from itertools import islice
-from typing import Any, Final, assert_never, get_args
+from typing import Annotated, Any, Final, assert_never, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from runfold_projections.admission import Admitted
 from runfold_schemas.data import LABELS_MAX
@@ -75,7 +75,7 @@ class RunRecord(BaseModel):
     run_id: str
     agent_id: str = ""
     session_id: str | None = None
-    user_id: str | None = None
+    user_id: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
     turn_id: str | None = None
     status: Status = "pending"
     phase: Phase | None = None

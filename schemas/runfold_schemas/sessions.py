@@ -24,9 +24,8 @@ class StateChanged(Data):
 
 
 class SessionCreated(Data):
-    """A session is there from here on, unless one of that id is already. Its own log is that of the event's run.
-
-    `state_delta` holds its first `app:` and `user:` state; what is the session's own stands in its log.
+    """A session is there from here on, unless one of that id is already. Its own log is that of the event's run, whose
+    opening holds the first state.
     """
 
     session_id: SessionId
@@ -51,3 +50,23 @@ class SessionDeleted(Data):
     """The session is gone, with its runs. Its id may be taken again; this says nothing of the next session of that id."""
 
     session_id: SessionId
+
+
+def joined(*parts: str) -> str:
+    """One id made of several, so that no two lists of parts make the same: `a/b` of `a` and `b`, with `%` and `/` escaped."""
+    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
+
+
+def session_key(session_id: str) -> str:
+    """The key of a session's own facts in `{prefix}.sessions`."""
+    return f"session:{session_id}"
+
+
+def app_scope(app: str) -> str:
+    """The state that all users of an app share: its name in MongoDB, and the key of its changes in `{prefix}.sessions`."""
+    return f"app:{app}"
+
+
+def user_scope(app: str, user: str) -> str:
+    """The state that all sessions of a user of an app share; a name and key likewise."""
+    return f"user:{joined(app, user)}"

@@ -7,6 +7,7 @@ collisions. So ids are escaped to `[A-Za-z0-9-]` with `_xx` for any other byte, 
 import re
 from typing import Final, NamedTuple
 
+from runfold_schemas.data import SESSION_ID_BYTES_MAX
 from runfold_schemas.errors import InvalidIdError
 
 ID_BYTES_MAX: Final = 100
@@ -22,6 +23,7 @@ DEAD_LETTER_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
 """A dead letter carries the whole record and says why."""
 
 CATALOG_PARTITIONS: Final = 12
+"""Of the topics that runs share as well: who owns a partition of the catalog folds the same one of theirs."""
 
 PARK_SECONDS_MIN: Final = 10.0
 """The shortest time that a run stays tailed after its last record or bell. Publishers rely on it: one that has been
@@ -54,6 +56,7 @@ class Topics:
             )
         self.prefix = prefix
         self.catalog = f"{prefix}.runs"
+        self.sessions = f"{prefix}.sessions"
         self.dead_letters = f"{prefix}.dead-letters"
         self.run_prefix = f"{prefix}.run."
 
@@ -81,21 +84,24 @@ class Topics:
             return None
 
 
-def check_id(value: str, *, name: str) -> str:
-    """`value` itself, or `InvalidIdError`: an id is 1 to 100 bytes of UTF-8 without a NUL."""
+def check_id(value: str, *, name: str, bytes_max: int = ID_BYTES_MAX) -> str:
+    """`value` itself, or `InvalidIdError`: an id is 1 to 100 bytes of UTF-8 without a NUL, unless more are allowed."""
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
         raise InvalidIdError(
             f"{name} is not valid Unicode: {error.reason}", name=name, value=repr(value)
         ) from error
-    if not 0 < size <= ID_BYTES_MAX:
-        raise InvalidIdError(
-            f"{name} has {size} bytes; 1 to {ID_BYTES_MAX} are allowed", name=name, value=value
-        )
+    if not 0 < size <= bytes_max:
+        raise InvalidIdError(f"{name} has {size} bytes; 1 to {bytes_max} are allowed", name=name, value=value)
     if "\0" in value:
         raise InvalidIdError(f"{name} holds a NUL", name=name, value=value)
     return value
+
+
+def check_session_id(value: str) -> str:
+    """`value` itself, or `InvalidIdError`: a session's id has up to 1,000 bytes, since it may be made of several."""
+    return check_id(value, name="session_id", bytes_max=SESSION_ID_BYTES_MAX)
 
 
 def escape(text: str) -> str:

@@ -1,0 +1,138 @@
+"""Sessions, and the state that they share, folded from one partition of `{prefix}.sessions`.
+
+The order of the partition decides: of two creations of one id the first stands, and a change says by its run which life of
+the session it means. What contradicts that changes nothing. An event counts once under its key, however often it comes:
+its publisher forwards it, and the projector in any case.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from runfold_projections.state import Value
+from runfold_schemas.codec import Record, decode_record
+from runfold_schemas.data import APP_PREFIX, USER_PREFIX
+from runfold_schemas.errors import UndecodableError
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.sessions import (
+    SessionCreated,
+    SessionDeleted,
+    SessionUpdated,
+    StateChanged,
+    session_key,
+)
+
+_SCOPES: Final = {"app": APP_PREFIX, "user": USER_PREFIX}
+"""By the word that a scope's key begins with: what the keys begin with that it holds."""
+
+
+class SessionRecord(BaseModel):
+    """A session as its own facts have it. What is said in it stands in the log of its run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    session_id: str
+    app: str
+    user: str
+    run_id: str
+    log_id: str
+    created_at: datetime
+    changed_at: datetime
+    labels: dict[str, str] = {}
+    display_name: str | None = None
+    expires_at: datetime | None = None
+
+
+def apply(record: SessionRecord | None, event: AnyEvent) -> SessionRecord | None:
+    """The session after one more of its own facts; None where there is none."""
+    match event.data:
+        case SessionCreated() as created:
+            return record or _created(created, event)
+        case SessionUpdated() as updated if record is not None and record.run_id == event.run_id:
+            return record.model_copy(update={**_updates(record, updated), "changed_at": event.timestamp})
+        case SessionDeleted() if record is not None and record.run_id == event.run_id:
+            return None
+        case _:
+            return record
+
+
+class SharedFold:
+    """The fold of some records of one partition, in their order.
+
+    It begins with the sessions that it is given and has only what changed; `is_first` says whether an event is the first of
+    its id under a key, and remembers it.
+    """
+
+    def __init__(
+        self, sessions: Mapping[str, SessionRecord], *, is_first: Callable[[str, str, int], bool]
+    ) -> None:
+        self._before = sessions
+        self._is_first = is_first
+        self.sessions: dict[str, SessionRecord | None] = {}
+        self.deleted: list[SessionRecord] = []
+        self.values: dict[tuple[str, str], Value] = {}
+        """By scope and key."""
+
+    def take(self, key: str, event: AnyEvent, offset: int) -> None:
+        if not self._is_first(key, event.event_id, offset):
+            return
+        match event.data:
+            case SessionCreated() | SessionUpdated() | SessionDeleted() as fact:
+                self._take_fact(fact.session_id, event)
+            case StateChanged():
+                prefix = _SCOPES[key.partition(":")[0]]
+                for name, value in (event.state_delta or {}).items():
+                    if name.startswith(prefix):
+                        self.values[key, name] = Value(value, offset)
+            case _:
+                pass
+
+    def _take_fact(self, session_id: str, event: AnyEvent) -> None:
+        before = self.sessions[session_id] if session_id in self.sessions else self._before.get(session_id)
+        after = apply(before, event)
+        if after is not before:
+            self.sessions[session_id] = after
+            if before is not None and after is None:
+                self.deleted.append(before)
+
+
+def shared_event(record: Record) -> tuple[str, AnyEvent]:
+    """The key and the event of a record of `{prefix}.sessions`. Raises `UndecodableError` where they do not fit together."""
+    event = decode_record(record)
+    try:
+        key = (record.key or b"").decode()
+    except UnicodeDecodeError as error:
+        raise UndecodableError("the record's key is no UTF-8") from error
+    match event.data:
+        case SessionCreated() | SessionUpdated() | SessionDeleted() as fact:
+            fits = key == session_key(fact.session_id)
+        case StateChanged():
+            fits = key.partition(":")[0] in _SCOPES
+        case _:
+            raise UndecodableError(f"{event.type} changes nothing that runs share")
+    if not fits:
+        raise UndecodableError(f"the key {key!r} is not what {event.type} is about")
+    return key, event
+
+
+def _created(created: SessionCreated, event: AnyEvent) -> SessionRecord:
+    return SessionRecord(
+        session_id=created.session_id,
+        app=created.app,
+        user=created.user,
+        run_id=event.run_id,
+        log_id=created.log_id,
+        created_at=event.timestamp,
+        changed_at=event.timestamp,
+        labels=created.labels,
+        display_name=created.display_name,
+        expires_at=created.expires_at,
+    )
+
+
+def _updates(record: SessionRecord, updated: SessionUpdated) -> Mapping[str, Any]:
+    given: dict[str, Any] = {"display_name": updated.display_name, "expires_at": updated.expires_at}
+    changed = {name: value for name, value in given.items() if value is not None}
+    return {**changed, "labels": {**record.labels, **updated.labels}}

@@ -1,0 +1,61 @@
+"""State: values by key, each decided by the one log that orders its scope.
+
+A run's own keys are decided by its log; `app:` and `user:` keys by `{prefix}.sessions`, to which an event that changes them
+is forwarded. `temp:` keys live for one call, so a log may carry them and no fold takes them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from runfold_schemas.codec import new_event
+from runfold_schemas.data import APP_PREFIX, TEMP_PREFIX, USER_PREFIX
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.sessions import StateChanged, app_scope, user_scope
+
+
+class Value(NamedTuple):
+    """What a key holds: any JSON, and the offset of the event that set it."""
+
+    value: Any
+    offset: int
+
+
+class Forward(NamedTuple):
+    """An event on its way to `{prefix}.sessions`, under the key whose partition decides it."""
+
+    key: str
+    event: AnyEvent
+
+
+def own_keys(delta: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What an event changes of its run's own state."""
+    shared = (APP_PREFIX, USER_PREFIX, TEMP_PREFIX)
+    return {key: value for key, value in (delta or {}).items() if not key.startswith(shared)}
+
+
+def without_temporary(delta: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in delta.items() if not key.startswith(TEMP_PREFIX)}
+
+
+def forwards(event: AnyEvent, *, app: str, user: str | None) -> list[Forward]:
+    """What an event on a run's log changes that others share: for each scope one event of the same `event_id`."""
+    delta = event.state_delta or {}
+    scopes = [(APP_PREFIX, app_scope(app))]
+    if user is not None:
+        scopes.append((USER_PREFIX, user_scope(app, user)))
+    found = []
+    for prefix, scope in scopes:
+        changed = {key: value for key, value in delta.items() if key.startswith(prefix)}
+        if changed:
+            found.append(Forward(scope, _forwarded(event, changed)))
+    return found
+
+
+def _forwarded(event: AnyEvent, delta: Mapping[str, Any]) -> AnyEvent:
+    return new_event(
+        StateChanged(),
+        event_id=event.event_id,
+        run_id=event.run_id,
+        timestamp=event.timestamp,
+        state_delta=delta,
+    )
