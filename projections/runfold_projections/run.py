@@ -144,7 +144,7 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
         case RunCanceled():
             return _moved(record, "canceled", allowed=_LIVE, phase="canceled")
         case RunLabeled() as labeled:
-            return {"labels": _merged(record.labels, labeled.labels)}
+            return {"labels": merged_labels(record.labels, labeled.labels)}
         case PhaseChanged() as changed:
             return {"phase": changed.phase}
         case TokenUsage() as usage:
@@ -177,8 +177,8 @@ def _moved(record: RunRecord, status: Status, *, allowed: Iterable[Status], **mo
     return {"illegal_transitions": record.illegal_transitions + 1}
 
 
-def _merged(labels: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Those that the run has may change; new ones are taken, in their order, while there is room."""
+def merged_labels(labels: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Those that are there may change; new ones are taken, in their order, while there is room."""
     merged = {**labels, **more}
     return dict(islice(merged.items(), LABELS_MAX))
 

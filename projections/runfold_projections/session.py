@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from runfold_projections.run import merged_labels
 from runfold_projections.state import Value
 from runfold_schemas.codec import Record, decode_record
 from runfold_schemas.data import APP_PREFIX, USER_PREFIX
@@ -135,4 +136,4 @@ def _created(created: SessionCreated, event: AnyEvent) -> SessionRecord:
 def _updates(record: SessionRecord, updated: SessionUpdated) -> Mapping[str, Any]:
     given: dict[str, Any] = {"display_name": updated.display_name, "expires_at": updated.expires_at}
     changed = {name: value for name, value in given.items() if value is not None}
-    return {**changed, "labels": {**record.labels, **updated.labels}}
+    return {**changed, "labels": merged_labels(record.labels, updated.labels)}

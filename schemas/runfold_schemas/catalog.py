@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Life(BaseModel):
-    """One life of a run: where its log is, whose it is, and whether it has ended."""
+    """One life of a run: where its log is, whose it is, and whether it has ended or was deleted."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -13,6 +13,8 @@ class Life(BaseModel):
     agent_id: str
     session_id: str | None = None
     ended: bool = False
+    deleted: bool = False
+    """Nothing of it is to be read any more; its topic is gone or goes."""
 
 
 class Bell(BaseModel):

@@ -7,7 +7,7 @@
 Leaving the block completes the run; an exception fails it with the error.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -23,6 +23,7 @@ from runfold_projections.run import ERROR_LENGTH_MAX
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import new_data, new_event
 from runfold_schemas.errors import (
+    InvalidIdError,
     RejectedError,
     RunConflictError,
     RunEndedError,
@@ -30,7 +31,7 @@ from runfold_schemas.errors import (
     RunNotFoundError,
 )
 from runfold_schemas.events import RunOpened
-from runfold_schemas.topics import Topics, check_id
+from runfold_schemas.topics import Topics, check_id, check_session_id
 
 
 class Runfold:
@@ -104,9 +105,11 @@ class Runfold:
         Raises `RunConflictError` where the id belongs to another agent or session, `InvalidIdError`, `InvalidEventError`,
         `UnavailableError`.
         """
-        for name, given in (("agent_id", agent_id), ("session_id", session_id), ("run_id", run_id)):
+        for name, given in (("agent_id", agent_id), ("run_id", run_id)):
             if given is not None:
                 check_id(given, name=name)
+        if session_id is not None:
+            check_session_id(session_id)
         standing = await self.catalog.lookup(run_id) if run_id is not None else None
         if standing is None:
             opened = Life(
@@ -131,7 +134,7 @@ class Runfold:
     async def get_run(self, run_id: str, *, turn_id: str | None = None) -> Run:
         """The run of that id, to publish to it or to read it. Raises `RunNotFoundError`, `UnavailableError`."""
         life = await self.catalog.lookup(check_id(run_id, name="run_id"))
-        if life is None:
+        if life is None or life.deleted:
             raise RunNotFoundError(run_id)
         return self._run(life, turn_id=turn_id)
 
@@ -139,7 +142,7 @@ class Runfold:
         """The runs of a session, in the order of their opening. Reads the whole catalog."""
         await self.catalog.follow_all()
         lives = sorted(
-            (life for life in self.catalog.lives() if life.session_id == session_id),
+            (life for life in self._standing_lives() if life.session_id == session_id),
             key=lambda life: life.log_id,
         )
         return [self._run(life) for life in lives]
@@ -147,13 +150,16 @@ class Runfold:
     async def runs(self) -> list[Run]:
         """All runs, in the order of their opening. Reads the whole catalog."""
         await self.catalog.follow_all()
-        return [self._run(life) for life in sorted(self.catalog.lives(), key=lambda life: life.log_id)]
+        return [self._run(life) for life in sorted(self._standing_lives(), key=lambda life: life.log_id)]
 
     async def history(self, *, session_id: str | None = None) -> AsyncIterator[tuple[Run, Admitted]]:
         """The log of every run, or of a session's runs, one run after the other in the order of their opening."""
         for run in await (self.runs() if session_id is None else self.session_runs(session_id)):
             async for admitted in run.history():
                 yield run, admitted
+
+    def _standing_lives(self) -> Iterator[Life]:
+        return (life for life in self.catalog.lives() if not life.deleted)
 
     def _run(self, life: Life, *, turn_id: str | None = None, is_new: bool = False) -> Run:
         return Run(self.settings, self.catalog, self._publisher, life, turn_id=turn_id, is_new=is_new)
@@ -191,6 +197,12 @@ class Runfold:
 
 
 def _check_owner(life: Life, *, agent_id: str, session_id: str | None) -> None:
+    if life.deleted:
+        raise InvalidIdError(
+            f"run {life.run_id!r} was deleted, and its id is not used again: choose another one",
+            name="run_id",
+            value=life.run_id,
+        )
     if life.agent_id != agent_id or session_id not in (None, life.session_id):
         raise RunConflictError(life.run_id, agent_id=life.agent_id, session_id=life.session_id)
 

@@ -63,7 +63,7 @@ class LogAdmin:
             )
 
     async def create_shared_topics(self) -> None:
-        """The catalog and the dead letters. Creating them again changes nothing."""
+        """All topics but those of runs. Creating them again changes nothing."""
         everlasting = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
         # Two openers of one run are told apart by order, so the first one's fact has to outlive the second's for long enough
         # that the owner has restated it.
@@ -71,6 +71,11 @@ class LogAdmin:
         await self._create(
             [
                 self._new_topic(self._topics.catalog, partitions=CATALOG_PARTITIONS, config=catalog),
+                self._new_topic(
+                    self._topics.sessions,
+                    partitions=CATALOG_PARTITIONS,
+                    config={**everlasting, "max.message.bytes": str(RECORD_BYTES_MAX)},
+                ),
                 self._new_topic(
                     self._topics.dead_letters,
                     partitions=1,

@@ -32,9 +32,11 @@ _BELL = b"bell:"
 _RETRY_SECONDS = 1.0
 
 
-def partition_of(run_id: str) -> int:
-    """The catalog partition of a run: Kafka's default partitioner on the bare `run_id`."""
-    return int((murmur2(run_id.encode()) & 0x7FFFFFFF) % CATALOG_PARTITIONS)
+def partition_of(key: str) -> int:
+    """The partition of a run in the catalog, by its bare `run_id`, or of a key in the other topics that runs share: Kafka's
+    default partitioner.
+    """
+    return int((murmur2(key.encode()) & 0x7FFFFFFF) % CATALOG_PARTITIONS)
 
 
 def life_record(life: Life) -> Outgoing:

@@ -33,7 +33,7 @@ class Lives:
                 life = await (await self._connected()).lookup(run_id)
         except TimeoutError as error:
             raise UnavailableError("Kafka", reason=f"no answer in {self._timeout_seconds} s") from error
-        if life is None:
+        if life is None or life.deleted:
             raise RunNotFoundError(run_id)
         return life
 

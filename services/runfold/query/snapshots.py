@@ -16,8 +16,9 @@ from typing import NamedTuple, Self
 from runfold.settings import Settings
 from runfold.store.database import Database, connect
 from runfold.store.generations import POINTER_LOOK_SECONDS, Generations
+from runfold.store.listing import cursor_after
 from runfold.store.pages import PageStore
-from runfold.store.runs import RunFilter, RunState, RunStore, cursor_after, place_in_list
+from runfold.store.runs import RunFilter, RunState, RunStore, place_in_list
 from runfold_schemas.errors import UnavailableError
 
 _log = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ class Snapshots:
             return await self.runs(wanted, limit=limit, cursor=cursor)
         states = sorted(found.values(), key=place_in_list, reverse=True)
         more = len(states) > limit or any(following for _, following in lists)
-        following = cursor_after(states[limit - 1]) if more else None
+        following = cursor_after(place_in_list(states[limit - 1])) if more else None
         return await _as_furthest(states[:limit], wanted, generations), following
 
     async def first_times(self, log_ids: Sequence[str]) -> dict[str, int]:

@@ -26,6 +26,7 @@ JOINED_SECONDS = 60.0
 """How long a joined generation is read without a switch. Long, since the clocks of two machines may differ."""
 
 _POINTER = "generation"
+_COLLECTIONS = ("pages.", "runs.", "values.", "sessions.", "positions.", "seen.")
 _NOT_JOINED = {"joined": "", "joined_until": ""}
 
 
@@ -124,9 +125,7 @@ class Generations:
     async def _collections(self) -> list[str]:
         with mongo_errors():
             return [
-                name
-                for name in await self._database.list_collection_names()
-                if name.startswith(("pages.", "runs."))
+                name for name in await self._database.list_collection_names() if name.startswith(_COLLECTIONS)
             ]
 
 

@@ -20,10 +20,9 @@ from pymongo import ASCENDING, IndexModel
 from pymongo.errors import BulkWriteError
 
 from runfold.store.database import Database
-from runfold.store.unavailable import mongo_errors
+from runfold.store.unavailable import duplicates_of, mongo_errors
 from runfold_projections.admission import COUNTING, Admitted, Outcome
 from runfold_schemas.codec import Record
-from runfold_schemas.errors import UnavailableError
 
 EVENTS_MAX = 500
 BYTES_MAX = 512 * 1024
@@ -33,7 +32,6 @@ MERGE_AT = 64
 """Small pages of a run before its owner merges them."""
 
 _BY_END = IndexModel([("log_id", ASCENDING), ("next_offset", ASCENDING)])
-_DUPLICATE_KEY = 11000
 _NO_BODY = {"body": 0}
 
 _compress = zstandard.ZstdCompressor(level=1).compress
@@ -126,12 +124,7 @@ class PageStore:
             with mongo_errors():
                 await self._pages.insert_many(documents, ordered=False)
         except BulkWriteError as error:
-            faults = error.details["writeErrors"]
-            if concern := error.details["writeConcernErrors"]:
-                raise UnavailableError("MongoDB", reason=concern[0]["errmsg"]) from error
-            if any(fault["code"] != _DUPLICATE_KEY for fault in faults):
-                raise
-            return {documents[fault["index"]]["_id"].partition(":")[0] for fault in faults}
+            return {documents[index]["_id"].partition(":")[0] for index in duplicates_of(error)}
         return set()
 
     async def read(

@@ -1,35 +1,34 @@
 """Run states: the record of each run with the position that it includes, and whether a worker tails it."""
 
-import base64
-import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from datetime import datetime
+from typing import Any
 
-from pydantic import Field, TypeAdapter
-from pymongo import ASCENDING, DESCENDING, IndexModel, UpdateOne
+from pymongo import ASCENDING, IndexModel, UpdateOne
 
 from runfold.store.database import Database
+from runfold.store.listing import (
+    Place,
+    beyond,
+    cursor_after,
+    label_pairs,
+    list_index,
+    microseconds,
+    newest_first,
+)
 from runfold.store.unavailable import mongo_errors
 from runfold_projections.run import RunRecord
 from runfold_schemas.catalog import Life
-from runfold_schemas.errors import InvalidEventError
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-_CURSOR = TypeAdapter(tuple[Annotated[int, Field(ge=-(2**63), lt=2**63)], str])
-"""`started_us` and `_id` of the last run of a page; what MongoDB can compare with."""
 
 _INDEXES = [
-    IndexModel([("agent_id", ASCENDING), ("started_us", DESCENDING), ("_id", DESCENDING)]),
-    IndexModel([("session_id", ASCENDING), ("started_us", DESCENDING), ("_id", DESCENDING)]),
-    IndexModel([("status", ASCENDING), ("started_us", DESCENDING), ("_id", DESCENDING)]),
-    IndexModel([("label_pairs", ASCENDING), ("started_us", DESCENDING), ("_id", DESCENDING)]),
-    IndexModel([("started_us", DESCENDING), ("_id", DESCENDING)]),
+    *(list_index("started_us", field) for field in ("agent_id", "session_id", "status", "label_pairs")),
+    list_index("started_us"),
     IndexModel([("partition", ASCENDING), ("active", ASCENDING)]),
 ]
+
+_STANDING: dict[str, Any] = {"deleted": {"$ne": True}}
+"""A deleted run stays as its id, so that a worker that has not heard of it cannot add it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +73,14 @@ class RunFilter:
 
     def matches(self, record: RunRecord) -> bool:
         """Whether a list would have it."""
-        started = _microseconds(record.started_at)
+        started = microseconds(record.started_at)
         return (
             self.agent_id in (None, record.agent_id)
             and self.session_id in (None, record.session_id)
             and self.status in (None, record.status)
             and (self.labels or {}).items() <= record.labels.items()
-            and (self.since is None or _microseconds(self.since) <= started)
-            and (self.until is None or started < _microseconds(self.until))
+            and (self.since is None or microseconds(self.since) <= started)
+            and (self.until is None or started < microseconds(self.until))
         )
 
 
@@ -115,6 +114,7 @@ class RunStore:
                     "_id": state.run_id,
                     "log_id": state.log_id,
                     "next_offset": {"$lt": state.record.next_offset},
+                    **_STANDING,
                 },
                 {"$set": _fold_of(state)},
             )
@@ -130,77 +130,90 @@ class RunStore:
 
     async def get(self, run_id: str) -> RunState | None:
         with mongo_errors():
-            found = await self._runs.find_one({"_id": run_id})
+            found = await self._runs.find_one({"_id": run_id, **_STANDING})
         return _from_document(found) if found else None
 
     async def get_many(self, run_ids: Sequence[str]) -> dict[str, RunState]:
         with mongo_errors():
             return {
                 found["_id"]: _from_document(found)
-                async for found in self._runs.find({"_id": {"$in": list(run_ids)}})
+                async for found in self._runs.find({"_id": {"$in": list(run_ids)}, **_STANDING})
             }
 
     async def active(self, partitions: Iterable[int]) -> list[RunState]:
         """The runs of these catalog partitions that are to be tailed."""
         with mongo_errors():
-            cursor = self._runs.find({"partition": {"$in": list(partitions)}, "active": True})
+            cursor = self._runs.find({"partition": {"$in": list(partitions)}, "active": True, **_STANDING})
             return [_from_document(found) async for found in cursor]
 
     async def ends(self, partitions: Iterable[int]) -> dict[str, tuple[str, int]]:
-        """Life and position of every run of these partitions, by run."""
+        """Life and position of every run of these partitions, by run; the position of one that was deleted is -1."""
+        fields = {"log_id": 1, "next_offset": 1, "deleted": 1}
         with mongo_errors():
-            cursor = self._runs.find(
-                {"partition": {"$in": list(partitions)}}, {"log_id": 1, "next_offset": 1}
+            cursor = self._runs.find({"partition": {"$in": list(partitions)}}, fields)
+            return {
+                found["_id"]: (found["log_id"], -1 if found.get("deleted") else found["next_offset"])
+                async for found in cursor
+            }
+
+    async def of_session(self, session_id: str) -> list[Life]:
+        """The lives of a session's runs."""
+        with mongo_errors():
+            cursor = self._runs.find({"session_id": session_id, **_STANDING})
+            return [_from_document(found).life async for found in cursor]
+
+    async def delete(self, lives: Iterable[tuple[Life, int]]) -> None:
+        """Makes runs, given with their catalog partitions, unreadable at once and for good: what is added or saved of them
+        later changes nothing.
+        """
+        operations = [
+            UpdateOne(
+                {"_id": life.run_id, "log_id": life.log_id},
+                {
+                    "$set": {"deleted": True, "active": False, "partition": partition},
+                    "$unset": dict.fromkeys(_FOLD_FIELDS, ""),
+                },
+                upsert=True,
             )
-            return {found["_id"]: (found["log_id"], found["next_offset"]) async for found in cursor}
+            for life, partition in lives
+        ]
+        if operations:
+            with mongo_errors():
+                await self._runs.bulk_write(operations, ordered=False)
 
     async def inconsistent_fields(self, run_id: str) -> list[str]:
         """What stands beside the record, for queries, and is not the record's: for `verify`."""
         with mongo_errors():
-            found = await self._runs.find_one({"_id": run_id})
+            found = await self._runs.find_one({"_id": run_id, **_STANDING})
         expected = _fold_of(_from_document(found)) if found else {}
         return [name for name, value in expected.items() if found[name] != value]
 
     async def progress(self) -> AsyncIterator[tuple[str, int]]:
         """Each run with the position of its state."""
         with mongo_errors():
-            async for found in self._runs.find({}, {"next_offset": 1}):
+            async for found in self._runs.find(_STANDING, {"next_offset": 1}):
                 yield found["_id"], found["next_offset"]
 
     async def list(
         self, wanted: RunFilter, *, limit: int, cursor: str | None = None
     ) -> tuple[list[RunState], str | None]:
         """A page of runs, newest first, and the cursor of the next page. Raises `InvalidEventError` for a foreign cursor."""
-        query = _query(wanted)
-        if cursor is not None:
-            started, run_id = _read_cursor(cursor)
-            query["$or"] = [{"started_us": {"$lt": started}}, {"started_us": started, "_id": {"$lt": run_id}}]
-            # Says nothing new, but it is what lets every index begin at the cursor instead of at the newest run.
-            query["started_us"] = {**query.get("started_us", {}), "$lte": started}
+        query = beyond(_query(wanted), "started_us", cursor)
         with mongo_errors():
-            found = (
-                self._runs.find(query)
-                .sort([("started_us", DESCENDING), ("_id", DESCENDING)])
-                .limit(limit + 1)
-            )
+            found = self._runs.find(query).sort(newest_first("started_us")).limit(limit + 1)
             states = [_from_document(document) async for document in found]
         if len(states) <= limit:
             return states, None
-        return states[:limit], cursor_after(states[limit - 1])
+        return states[:limit], cursor_after(place_in_list(states[limit - 1]))
 
 
-def cursor_after(state: RunState) -> str:
-    """Where a list goes on behind `state`."""
-    return _write_cursor(*place_in_list(state))
-
-
-def place_in_list(state: RunState) -> tuple[int, str]:
+def place_in_list(state: RunState) -> Place:
     """What lists are sorted by, the highest first."""
-    return _microseconds(state.record.started_at), state.run_id
+    return microseconds(state.record.started_at), state.run_id
 
 
 def _query(wanted: RunFilter) -> dict[str, Any]:
-    query: dict[str, Any] = {
+    query: dict[str, Any] = _STANDING | {
         name: value
         for name, value in (
             ("agent_id", wanted.agent_id),
@@ -210,10 +223,10 @@ def _query(wanted: RunFilter) -> dict[str, Any]:
         if value is not None
     }
     if wanted.labels:
-        query["label_pairs"] = {"$all": _label_pairs(wanted.labels)}
+        query["label_pairs"] = {"$all": label_pairs(wanted.labels)}
     times = {
-        **({"$gte": _microseconds(wanted.since)} if wanted.since else {}),
-        **({"$lt": _microseconds(wanted.until)} if wanted.until else {}),
+        **({"$gte": microseconds(wanted.since)} if wanted.since else {}),
+        **({"$lt": microseconds(wanted.until)} if wanted.until else {}),
     }
     if times:
         query["started_us"] = times
@@ -236,9 +249,12 @@ def _fold_of(state: RunState) -> dict[str, Any]:
         "agent_id": record.agent_id,
         "session_id": record.session_id,
         "status": record.status,
-        "started_us": _microseconds(record.started_at),
-        "label_pairs": _label_pairs(record.labels),
+        "started_us": microseconds(record.started_at),
+        "label_pairs": label_pairs(record.labels),
     }
+
+
+_FOLD_FIELDS = tuple(_fold_of(RunState(log_id="", partition=0, active=False, record=RunRecord(run_id=""))))
 
 
 def _from_document(found: dict[str, Any]) -> RunState:
@@ -251,23 +267,3 @@ def _from_document(found: dict[str, Any]) -> RunState:
         ended=found["ended"],
         last_offset=found["last_offset"],
     )
-
-
-def _label_pairs(labels: Mapping[str, str]) -> list[str]:
-    # JSON, so that no key and no value can be mistaken for another pair.
-    return [json.dumps(pair) for pair in labels.items()]
-
-
-def _microseconds(time: datetime | None) -> int:
-    return (time - _EPOCH) // _MICROSECOND if time else 0
-
-
-def _write_cursor(started_us: int, run_id: str) -> str:
-    return base64.urlsafe_b64encode(json.dumps([started_us, run_id]).encode()).decode()
-
-
-def _read_cursor(cursor: str) -> tuple[int, str]:
-    try:
-        return _CURSOR.validate_json(base64.urlsafe_b64decode(cursor.encode()))
-    except ValueError as error:
-        raise InvalidEventError("the cursor is not one that was given out here", field="cursor") from error

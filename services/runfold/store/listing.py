@@ -1,0 +1,65 @@
+"""Lists that go on at a cursor: newest first, by a time in microseconds and an id, and filtered by labels."""
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final
+
+from pydantic import Field, TypeAdapter
+from pymongo import ASCENDING, DESCENDING, IndexModel
+
+from runfold_schemas.errors import InvalidEventError
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+_CURSOR = TypeAdapter(tuple[Annotated[int, Field(ge=-(2**63), lt=2**63)], str])
+"""Time and `_id` of the last entry of a page; what MongoDB can compare with."""
+
+Place = tuple[int, str]
+"""Of an entry in its list: its time in microseconds since 1970, and its id."""
+
+
+def newest_first(time_field: str) -> list[tuple[str, int]]:
+    """The order of a list, for sorting."""
+    return [(time_field, DESCENDING), ("_id", DESCENDING)]
+
+
+def list_index(time_field: str, *fields: str) -> IndexModel:
+    """The index of a list that is filtered by `fields`."""
+    return IndexModel([*((field, ASCENDING) for field in fields), *newest_first(time_field)])
+
+
+def beyond(query: dict[str, Any], time_field: str, cursor: str | None) -> dict[str, Any]:
+    """`query` for what comes behind the cursor. Raises `InvalidEventError` for a foreign one."""
+    if cursor is None:
+        return query
+    time, id_ = _read(cursor)
+    # The last line says nothing new, but it is what lets every index begin at the cursor instead of at the newest entry.
+    return {
+        **query,
+        "$or": [{time_field: {"$lt": time}}, {time_field: time, "_id": {"$lt": id_}}],
+        time_field: {**query.get(time_field, {}), "$lte": time},
+    }
+
+
+def cursor_after(place: Place) -> str:
+    """Where a list goes on behind an entry."""
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
+
+
+def label_pairs(labels: Mapping[str, str]) -> list[str]:
+    # JSON, so that no key and no value can be mistaken for another pair.
+    return [json.dumps(pair) for pair in labels.items()]
+
+
+def microseconds(time: datetime | None) -> int:
+    return (time - _EPOCH) // _MICROSECOND if time else 0
+
+
+def _read(cursor: str) -> Place:
+    try:
+        return _CURSOR.validate_json(base64.urlsafe_b64decode(cursor.encode()))
+    except ValueError as error:
+        raise InvalidEventError("the cursor is not one that was given out here", field="cursor") from error

@@ -1,0 +1,180 @@
+"""Sessions, and how far `{prefix}.sessions` is folded: what its partitions' owners write.
+
+Two owners of a partition may be at work for a moment. Both fold the same records, and each document is written over an older
+one only, so it does not matter which of them is late. A deleted session stays as its position for the same reason.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pymongo import ASCENDING, IndexModel, UpdateOne
+from pymongo.errors import BulkWriteError
+
+from runfold.store.database import Database
+from runfold.store.listing import (
+    Place,
+    beyond,
+    cursor_after,
+    label_pairs,
+    list_index,
+    microseconds,
+    newest_first,
+)
+from runfold.store.unavailable import duplicates_of, mongo_errors
+from runfold_projections.session import SessionRecord
+
+_STANDING: dict[str, Any] = {"record": {"$ne": None}}
+
+_INDEXES = [
+    list_index("created_us", "app"),
+    list_index("created_us", "app", "user"),
+    list_index("created_us", "user"),
+    list_index("created_us", "label_pairs"),
+    list_index("created_us"),
+    IndexModel([("expires_us", ASCENDING)], sparse=True),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFilter:
+    """Which sessions to list; what is None does not restrict."""
+
+    app: str | None = None
+    user: str | None = None
+    labels: Mapping[str, str] | None = None
+
+
+class SessionStore:
+    """The sessions of one generation."""
+
+    def __init__(self, database: Database, generation: str) -> None:
+        self._sessions = database[f"sessions.{generation}"]
+        self._positions = database[f"positions.{generation}"]
+        self._seen = database[f"seen.{generation}"]
+
+    async def create_indexes(self) -> None:
+        with mongo_errors():
+            await self._sessions.create_indexes(_INDEXES)
+
+    async def get(self, session_ids: Sequence[str]) -> dict[str, SessionRecord]:
+        with mongo_errors():
+            cursor = self._sessions.find({"_id": {"$in": list(session_ids)}, **_STANDING})
+            return {found["_id"]: _record(found) async for found in cursor}
+
+    async def save(self, sessions: Mapping[str, SessionRecord | None], *, position: int) -> None:
+        """Saves sessions as they are after `position` records of their partition; None says that one was deleted."""
+        operations = [
+            UpdateOne(
+                {"_id": session_id, "position": {"$lt": position}},
+                {"$set": {"position": position, **_fields(record)}}
+                if record is not None
+                else {"$set": {"position": position}, "$unset": dict.fromkeys(_FIELDS, "")},
+                upsert=True,
+            )
+            for session_id, record in sessions.items()
+        ]
+        if not operations:
+            return
+        try:
+            with mongo_errors():
+                await self._sessions.bulk_write(operations, ordered=False)
+        except BulkWriteError as error:
+            duplicates_of(error)
+
+    async def expired(self, now: datetime, *, limit: int) -> list[SessionRecord]:
+        query = {**_STANDING, "expires_us": {"$lte": microseconds(now)}}
+        with mongo_errors():
+            return [_record(found) async for found in self._sessions.find(query).limit(limit)]
+
+    async def all(self) -> dict[str, SessionRecord]:
+        """Every session there is: for `verify`."""
+        with mongo_errors():
+            return {found["_id"]: _record(found) async for found in self._sessions.find(_STANDING)}
+
+    # How far each partition is folded, and which events have counted.
+
+    async def positions(self) -> dict[int, int]:
+        """The offset that each partition is folded to; nothing of one that never had a record."""
+        with mongo_errors():
+            return {found["_id"]: found["next_offset"] async for found in self._positions.find({})}
+
+    async def save_position(self, partition: int, next_offset: int) -> None:
+        with mongo_errors():
+            await self._positions.update_one(
+                {"_id": partition}, {"$max": {"next_offset": next_offset}}, upsert=True
+            )
+
+    async def note(self, events: Iterable[tuple[str, str, int]]) -> None:
+        """Notes of events, each by its key, its id and its offset, that they have come. The first offset stands."""
+        operations = [
+            UpdateOne({"_id": _seen_id(key, event_id)}, {"$min": {"offset": offset}}, upsert=True)
+            for key, event_id, offset in events
+        ]
+        if not operations:
+            return
+        try:
+            with mongo_errors():
+                await self._seen.bulk_write(operations, ordered=False)
+        except BulkWriteError as error:
+            duplicates_of(error)
+
+    async def first_offsets(self, events: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        """Where each of these events came first, by key and id; nothing of one that has not come."""
+        wanted = {_seen_id(*event): event for event in events}
+        if not wanted:
+            return {}
+        with mongo_errors():
+            cursor = self._seen.find({"_id": {"$in": list(wanted)}})
+            return {wanted[found["_id"]]: found["offset"] async for found in cursor}
+
+    async def list(
+        self, wanted: SessionFilter, *, now: datetime, limit: int, cursor: str | None = None
+    ) -> tuple[list[SessionRecord], str | None]:
+        """A page of sessions that have not expired, the newest first, and the cursor of the next page.
+
+        Raises `InvalidEventError` for a foreign cursor.
+        """
+        query = beyond(_query(wanted, now), "created_us", cursor)
+        with mongo_errors():
+            found = self._sessions.find(query).sort(newest_first("created_us")).limit(limit + 1)
+            records = [_record(document) async for document in found]
+        if len(records) <= limit:
+            return records, None
+        return records[:limit], cursor_after(place_in_list(records[limit - 1]))
+
+
+def place_in_list(record: SessionRecord) -> Place:
+    """What lists are sorted by, the highest first."""
+    return microseconds(record.created_at), record.session_id
+
+
+def _query(wanted: SessionFilter, now: datetime) -> dict[str, Any]:
+    fields = {"app": wanted.app, "user": wanted.user}
+    query = _STANDING | {name: value for name, value in fields.items() if value is not None}
+    if wanted.labels:
+        query["label_pairs"] = {"$all": label_pairs(wanted.labels)}
+    return query | {"expires_us": {"$not": {"$lte": microseconds(now)}}}
+
+
+def _fields(record: SessionRecord) -> dict[str, Any]:
+    return {
+        "record": record.model_dump_json(),
+        "app": record.app,
+        "user": record.user,
+        "created_us": microseconds(record.created_at),
+        "label_pairs": label_pairs(record.labels),
+        "expires_us": microseconds(record.expires_at) if record.expires_at else None,
+    }
+
+
+_FIELDS = ("record", "app", "user", "created_us", "label_pairs", "expires_us")
+
+
+def _record(found: dict[str, Any]) -> SessionRecord:
+    return SessionRecord.model_validate_json(found["record"])
+
+
+def _seen_id(key: str, event_id: str) -> str:
+    return f"{event_id}:{key}"
