@@ -4,7 +4,7 @@ Asking for the ends of topics that a client does not know takes 0.1 s each; of 5
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -45,8 +45,12 @@ class LogEnds:
         return {name: life for name, life in found.items() if life is not None}
 
     async def ends(self, topics: Iterable[str]) -> dict[str, int]:
-        """The offset that the next record of each topic will get."""
-        partitions = [TopicPartition(topic, 0) for topic in topics]
+        """The offset that the next record of each run topic will get."""
+        ends = await self.ends_of([TopicPartition(topic, 0) for topic in topics])
+        return {at.topic: end for at, end in ends.items()}
+
+    async def ends_of(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset that the next record of each partition will get."""
         if not partitions:
             return {}
         async with self._metadata:
@@ -55,4 +59,5 @@ class LogEnds:
                 if not client.cluster.topics().issuperset(at.topic for at in partitions):
                     # Only these: all topics of a broker that has 5,000 are 0.1 s of decoding, in which nothing else runs.
                     await client.set_topics([at.topic for at in partitions])
-                return {at.topic: end for at, end in (await self._consumer.end_offsets(partitions)).items()}
+                ends: dict[TopicPartition, int] = await self._consumer.end_offsets(list(partitions))
+        return ends

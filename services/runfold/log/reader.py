@@ -16,12 +16,12 @@ _WAIT_MS = 500
 
 
 async def read(
-    settings: LogSettings, topic: str, *, first_offset: int = 0, end: int | None = None
+    settings: LogSettings, topic: str, *, partition: int = 0, first_offset: int = 0, end: int | None = None
 ) -> AsyncIterator[list[Record]]:
-    """The records of `topic` in order, as they come from the broker, from `first_offset` to `end` (exclusive; by default
-    the end of the topic as it is now). Raises `UnavailableError` when nothing comes for the publish timeout.
+    """The records of a partition of `topic` in order, as they come from the broker, from `first_offset` to `end` (exclusive;
+    by default its end as it is now). Raises `UnavailableError` when nothing comes for the publish timeout.
     """
-    at = TopicPartition(topic, 0)
+    at = TopicPartition(topic, partition)
     async with _consumer(settings, topic) as consumer:
         with kafka_errors():
             last = (await consumer.end_offsets([at]))[at]

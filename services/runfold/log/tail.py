@@ -46,6 +46,7 @@ class Tail:
         self._positions: dict[TopicPartition, int] = {}
         self._moved: set[TopicPartition] = set()
         self._changed = asyncio.Event()
+        self._assigned = asyncio.Event()
         self._looked_at = time.monotonic()
 
     @classmethod
@@ -81,6 +82,13 @@ class Tail:
     def unfollow(self, partition: TopicPartition) -> None:
         if self._positions.pop(partition, None) is not None:
             self._changed.set()
+
+    async def let_go(self, partition: TopicPartition) -> None:
+        """Unfollows, and returns when the client does not know the topic any more."""
+        self.unfollow(partition)
+        while partition in self._consumer.assignment():
+            self._assigned.clear()
+            await self._assigned.wait()
 
     def __contains__(self, partition: TopicPartition) -> bool:
         return partition in self._positions
@@ -132,6 +140,7 @@ class Tail:
         self._consumer.assign(list(self._positions))
         for partition, offset in self._positions.items():
             self._consumer.seek(partition, offset)
+        self._assigned.set()
 
     def _passed(self, fetched: Container[TopicPartition]) -> list[TopicPartition]:
         """The partitions that may have gone on without a record; none until it is time to look again."""

@@ -10,6 +10,7 @@ from runfold.store.pages import EVENTS_MAX, Page, PageStore, pages_of
 from runfold.store.runs import RunState
 from runfold_projections.admission import Admission, Admitted
 from runfold_projections.run import RunRecord, fold
+from runfold_projections.state import Forward, Value, forwards, own_keys
 from runfold_schemas.codec import Record, decode
 
 
@@ -22,6 +23,9 @@ class Folded(NamedTuple):
     ended: bool
     """The run ended within this slice."""
     state: RunState
+    values: dict[str, Value]
+    """What the run's own keys hold by this."""
+    forwards: list[Forward]
 
 
 class ActiveRun:
@@ -45,6 +49,8 @@ class ActiveRun:
         self.bells = 0
         self.small_pages = 0
         self.merge_from = 0
+        self._values: dict[str, Value] = {}
+        self._forwards: list[Forward] = []
 
     @property
     def next_offset(self) -> int:
@@ -67,12 +73,36 @@ class ActiveRun:
         self.max_time = max(self.max_time, *(record.log_time for record in records[-1:]), 0)
         self.quiet_since = time.monotonic()
         self.small_pages += sum(page.is_small for page in pages)
+        return self.folded(undecodable, pages, ended=self.admission.ended and not had_ended)
+
+    def fold(self, admitted: Sequence[Admitted], *, reached: int) -> None:
+        """Takes in records that were judged, up to `reached`."""
+        self.record = fold(self.record, admitted).model_copy(update={"next_offset": reached})
+        for one in admitted:
+            if one.event is not None and one.event.state_delta is not None and one.counts:
+                offset = one.record.offset
+                own = own_keys(one.event.state_delta)
+                self._values.update((key, Value(value, offset)) for key, value in own.items())
+                self._forwards += forwards(one.event, app=self.record.agent_id, user=self.record.user_id)
+
+    def folded(
+        self,
+        undecodable: list[Admitted] | None = None,
+        pages: list[Page] | None = None,
+        *,
+        ended: bool = False,
+    ) -> Folded:
+        """What is to be written since it was asked for last."""
+        changed, self._values = self._values, {}
+        shared, self._forwards = self._forwards, []
         return Folded(
             run=self,
-            undecodable=undecodable,
-            pages=pages,
-            ended=self.admission.ended and not had_ended,
+            undecodable=undecodable or [],
+            pages=pages or [],
+            ended=ended,
             state=self.state(),
+            values=changed,
+            forwards=shared,
         )
 
     def _take_chunk(
@@ -81,7 +111,7 @@ class ActiveRun:
         first_offset, admit = self.next_offset, self.admission.admit
         admitted = [admit(record) for record in records]
         undecodable += [one for one in admitted if one.outcome == "undecodable"]
-        self.record = fold(self.record, admitted).model_copy(update={"next_offset": reached})
+        self.fold(admitted, reached=reached)
         return pages_of(self.log_id, admitted, first_offset=first_offset, next_offset=reached)
 
     def state(self) -> RunState:
@@ -119,7 +149,7 @@ async def load(pages: PageStore, state: RunState, topic: str) -> ActiveRun:
         admitted = [
             run.admission.admit(record) for record in page.records() if record.offset >= run.next_offset
         ]
-        run.record = fold(run.record, admitted).model_copy(update={"next_offset": page.next_offset})
+        run.fold(admitted, reached=page.next_offset)
     run.small_pages = small_pages
     run.merge_from = end if merge_from is None else merge_from
     run.stored_offset = run.next_offset

@@ -15,6 +15,7 @@ from runfold.settings import Settings
 from runfold.store.database import Database, connect
 from runfold.store.generations import POINTER_LOOK_SECONDS, Generations, new_generation
 from runfold.store.runs import RunStore
+from runfold.store.sessions import SessionStore
 from runfold_schemas.errors import RunfoldError
 
 _LOOK_SECONDS = 0.25
@@ -81,14 +82,19 @@ def _must(done: bool) -> None:
 async def _catching_up(
     database: Database, generations: Generations, *, old: str, new: str
 ) -> AsyncIterator[Progress]:
-    """The progress again and again, until every run of the old generation has reached its old end in the new one."""
+    """The progress again and again, until all of the old generation has reached its old end in the new one."""
     while True:
         pointer = await generations.pointer()
         _must(pointer is not None and pointer.building == new)
-        wanted = dict([entry async for entry in RunStore(database, old).progress()])
-        reached = dict([entry async for entry in RunStore(database, new).progress()])
-        done = sum(min(offset, reached.get(run_id, 0)) for run_id, offset in wanted.items())
+        wanted, reached = await _positions(database, old), await _positions(database, new)
+        done = sum(min(offset, reached.get(name, 0)) for name, offset in wanted.items())
         yield Progress(done, sum(wanted.values()))
-        if all(run_id in reached and reached[run_id] >= offset for run_id, offset in wanted.items()):
+        if all(name in reached and reached[name] >= offset for name, offset in wanted.items()):
             return
         await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _positions(database: Database, generation: str) -> dict[str | int, int]:
+    """How far a generation is: of each run by its id, of each partition of `{prefix}.sessions` by its number."""
+    runs = dict([entry async for entry in RunStore(database, generation).progress()])
+    return {**runs, **await SessionStore(database, generation).positions()}

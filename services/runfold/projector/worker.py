@@ -12,27 +12,31 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+
+from aiokafka import TopicPartition
 
 from runfold.log.admin import LogAdmin
 from runfold.log.catalog import partition_of
 from runfold.log.ends import LogEnds
 from runfold.log.publisher import Publisher
-from runfold.log.reader import read
+from runfold.log.shared import shared_partitions
 from runfold.log.tail import Slice, Tail
 from runfold.projector.active import ActiveRun, Folded, load
+from runfold.projector.forwarding import Forwarder
 from runfold.projector.ownership import catalog_group
+from runfold.projector.shared import SharedTopic
+from runfold.projector.sweep import Sweep
 from runfold.projector.writer import Writer
 from runfold.settings import Settings
 from runfold.store.database import Database
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunState, RunStore
+from runfold.store.sessions import SessionStore
+from runfold.store.state import StateStore
 from runfold_projections.run import RunRecord
 from runfold_schemas.catalog import Bell, Life
-from runfold_schemas.codec import decode
-from runfold_schemas.errors import UndecodableError
-from runfold_schemas.events import RunOpened
 from runfold_schemas.topics import RunTopic, Topics
 
 _CATCHING_UP_MAX = 200
@@ -55,9 +59,11 @@ class Worker:
         settings: Settings,
         generation: str,
         *,
+        admin: LogAdmin,
         tail: Tail,
         ends: LogEnds,
         writer: Writer,
+        shared: SharedTopic,
         pages: PageStore,
         runs: RunStore,
     ) -> None:
@@ -65,9 +71,11 @@ class Worker:
         self._generation = generation
         self._log_settings = settings.log("runfold/projector")
         self._topics = Topics(settings.prefix)
+        self._admin = admin
         self._tail = tail
         self._ends = ends
         self._writer = writer
+        self._shared = shared
         self._pages = pages
         self._runs = runs
         self._partitions: set[int] = set()
@@ -75,7 +83,8 @@ class Worker:
         self._by_topic: dict[str, ActiveRun] = {}
         self._backlog: deque[ActiveRun] = deque()
         self._catching_up: set[str] = set()
-        self._unannounced: set[str] = set()
+        self._sweep = Sweep(self._log_settings, ends, runs, writer)
+        self._deleted: asyncio.Queue[RunTopic] = asyncio.Queue()
         # Who is active and who is parked changes under this lock, so that a bell never meets a run half parked.
         self._membership = asyncio.Lock()
         self._tasks: asyncio.TaskGroup
@@ -102,8 +111,10 @@ class Worker:
             tasks.create_task(self._project())
             tasks.create_task(self._writer.save_states())
             tasks.create_task(self._writer.merge_pages())
+            tasks.create_task(self._writer.forward_changes())
             tasks.create_task(self._park_quiet())
-            tasks.create_task(self._sweep())
+            tasks.create_task(self._sweep_again_and_again())
+            tasks.create_task(self._clear_deleted())
             async with catalog_group(
                 self._settings, self._generation, on_assigned=self._assigned, on_entries=self._take_entries
             ):
@@ -123,12 +134,24 @@ class Worker:
                 run for run in self._active.values() if run.catalog_partition not in self._partitions
             ]:
                 self._drop(run)
+            await self._follow_shared()
             states = await self._runs.active(gained & self._partitions)
             await self._activate([state for state in states if state.run_id not in self._active])
 
+    async def _follow_shared(self) -> None:
+        positions = await self._shared.positions()
+        for at in shared_partitions(self._topics):
+            if at.partition not in self._partitions:
+                self._tail.unfollow(at)
+            elif at not in self._tail:
+                self._tail.follow(at, positions.get(at.partition, 0))
+
     async def _take_entries(self, entries: Sequence[Life | Bell]) -> None:
+        lives = [entry for entry in entries if isinstance(entry, Life)]
+        deleted = {life.run_id: life for life in lives if life.deleted}
         async with self._membership:
-            await self._take_lives([entry for entry in entries if isinstance(entry, Life)])
+            await self._take_lives([life for life in lives if life.run_id not in deleted])
+            await self._take_deleted(list(deleted.values()))
             await self._take_bells([entry.run_id for entry in entries if isinstance(entry, Bell)])
 
     async def _take_lives(self, lives: Sequence[Life]) -> None:
@@ -143,6 +166,14 @@ class Worker:
             if first_life is not None and first_life.log_id != life.log_id:
                 # Somebody opened the run a second time. The first stands, and is stated again for compaction to keep.
                 await self._writer.announce(first_life.life)
+
+    async def _take_deleted(self, lives: Sequence[Life]) -> None:
+        for life in lives:
+            if life.run_id in self._active:
+                self._drop(self._active[life.run_id])
+        await self._runs.delete((life, partition_of(life.run_id)) for life in lives)
+        for life in lives:
+            self._deleted.put_nowait(RunTopic(life.run_id, life.log_id))
 
     async def _take_bells(self, run_ids: Iterable[str]) -> None:
         asleep = set()
@@ -176,7 +207,7 @@ class Worker:
         run = await load(self._pages, state, self._topics.run(state.run_id, state.log_id))
         if run.next_offset > state.record.next_offset:
             # Its last worker died between the pages and this. Nothing more may ever come that would save it.
-            self._writer.save_soon(run.state())
+            self._writer.save_soon(run.folded())
         if run.admission.ended and not state.ended:
             await self._writer.announce_ended([run])
         return run
@@ -210,12 +241,21 @@ class Worker:
     async def _project(self) -> None:
         """While one batch is written, the next is fetched and folded."""
         writing: asyncio.Task[None] | None = None
+        sharing: asyncio.Task[None] | None = None
         async for slices in self._tail.slices():
+            if shared := [part for part in slices if part.partition.topic == self._topics.sessions]:
+                if sharing is not None:
+                    await sharing
+                sharing = self._tasks.create_task(self._take_shared(shared))
             batch = await self._fold(slices)
             if writing is not None:
                 await writing
             writing = self._tasks.create_task(self._write(batch)) if batch else None
             await self._look_who_caught_up()
+
+    async def _take_shared(self, parts: Sequence[Slice]) -> None:
+        for part in parts:
+            await self._shared.take(part)
 
     async def _fold(self, slices: Sequence[Slice]) -> list[Folded]:
         # Whose records these are is settled now: a run that is loaded anew meanwhile begins somewhere else.
@@ -306,67 +346,34 @@ class Worker:
         ends = await self._ends.ends(positions)
         await self._wake([run.run_id for run in runs if ends[run.topic] > positions[run.topic]])
 
-    async def _sweep(self) -> None:
+    async def _clear_deleted(self) -> None:
+        """Endless: removes what is left of deleted runs, their topics last, so that the sweep finds what was not finished."""
+        while True:
+            run = await self._deleted.get()
+            topic = self._topics.run(*run)
+            # A topic leaves the tail's metadata before it goes.
+            await self._tail.let_go(TopicPartition(topic, 0))
+            await self._pages.delete_log(run.log_id)
+            await self._writer.forget(run.log_id)
+            await self._admin.delete_topics([topic])
+
+    async def _sweep_again_and_again(self) -> None:
         while True:
             await asyncio.sleep(self._settings.sweep_seconds)
             topics = await self._ends.run_topics()
             async with self._membership:
                 ours = {
-                    name: life
-                    for name, life in topics.items()
-                    if name not in self._by_topic and partition_of(life.run_id) in self._partitions
+                    name: run
+                    for name, run in topics.items()
+                    if name not in self._by_topic and partition_of(run.run_id) in self._partitions
                 }
-                stored = await self._runs.ends(self._partitions)
-                await self._sweep_parked(ours, stored)
-            await self._sweep_unannounced(
-                {name: life for name, life in ours.items() if life.run_id not in stored}
+                found = await self._sweep.look(ours, await self._runs.ends(self._partitions))
+                await self._wake(found.grown)
+            for run in found.deleted:
+                self._deleted.put_nowait(run)
+            await self._sweep.announce(
+                {name: run for name, run in found.unknown.items() if run.run_id not in self._active}
             )
-
-    async def _sweep_parked(self, topics: dict[str, RunTopic], stored: Mapping[str, tuple[str, int]]) -> None:
-        positions = {
-            name: stored[life.run_id][1]
-            for name, life in topics.items()
-            if stored.get(life.run_id, ("",))[0] == life.log_id
-        }
-        ends = await self._ends.ends(positions)
-        await self._wake(
-            [topics[name].run_id for name, position in positions.items() if ends[name] > position]
-        )
-
-    async def _sweep_unannounced(self, topics: dict[str, RunTopic]) -> None:
-        """Announces runs whose opener did not: it crashed, or does not know the catalog."""
-        known = await self._runs.get_many(
-            [life.run_id for life in topics.values() if life.run_id not in self._active]
-        )
-        unknown = {
-            name
-            for name, life in topics.items()
-            if life.run_id not in known and life.run_id not in self._active
-        }
-        ends = await self._ends.ends(unknown & self._unannounced)
-        for name in sorted(ends):
-            if ends[name] > 0:  # an opener may have died before it wrote anything
-                await self._announce_from_log(name, topics[name])
-        # An opener may be between its topic and its announcement: what is unknown is looked at in the next sweep.
-        self._unannounced = unknown
-
-    async def _announce_from_log(self, topic: str, life: RunTopic) -> None:
-        async for records in read(self._log_settings, topic, end=1):
-            for record in records:
-                try:
-                    opened = decode(record.value).data
-                except UndecodableError:
-                    opened = None
-                named = opened if isinstance(opened, RunOpened) else None
-                await self._writer.announce(
-                    Life(
-                        run_id=life.run_id,
-                        log_id=life.log_id,
-                        agent_id=named.agent_id if named else "",
-                        session_id=named.session_id if named else None,
-                    )
-                )
-                _log.info("run %s was not announced; done now", life.run_id)
 
 
 @asynccontextmanager
@@ -379,18 +386,43 @@ async def connect_worker(
     """
     log = settings.log("runfold/projector")
     runs, pages = RunStore(database, generation), PageStore(database, generation)
+    sessions, values = SessionStore(database, generation), StateStore(database, generation)
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(LogAdmin.connect(log))
         await admin.check_broker()
         await admin.create_shared_topics()
-        await runs.create_indexes()
-        await pages.create_indexes()
+        for store in (runs, pages, sessions, values):
+            await store.create_indexes()
         publisher = await stack.enter_async_context(Publisher.connect(log))
         tail = await stack.enter_async_context(Tail.connect(log))
         ends = await stack.enter_async_context(LogEnds.connect(log))
-        told = RunStore(database, rebuilt_from) if rebuilt_from else None
-        writer = Writer(Topics(settings.prefix), publisher, pages, runs, told=told)
-        yield Worker(settings, generation, tail=tail, ends=ends, writer=writer, pages=pages, runs=runs)
+        writer = Writer(
+            Topics(settings.prefix),
+            publisher,
+            pages=pages,
+            runs=runs,
+            values=values,
+            forwarder=Forwarder(log, publisher, ends, sessions),
+            told=RunStore(database, rebuilt_from) if rebuilt_from else None,
+        )
+        shared = SharedTopic(
+            writer,
+            sessions,
+            values,
+            runs,
+            told=SessionStore(database, rebuilt_from) if rebuilt_from else None,
+        )
+        yield Worker(
+            settings,
+            generation,
+            admin=admin,
+            tail=tail,
+            ends=ends,
+            writer=writer,
+            shared=shared,
+            pages=pages,
+            runs=runs,
+        )
 
 
 def _unfolded(life: Life) -> RunState:

@@ -10,7 +10,7 @@ from runfold.query.snapshots import Snapshots
 from runfold.store.runs import RunFilter, RunState
 from runfold_projections.run import RunRecord
 from runfold_schemas.errors import InvalidEventError, RunNotFoundError
-from runfold_schemas.topics import check_id
+from runfold_schemas.topics import check_session_id
 
 _BATCH = 1000
 
@@ -47,7 +47,7 @@ class SessionReader:
                 continue  # it was deleted meanwhile
 
     async def _placed(self, session_id: str) -> list[tuple[Place, RunState]]:
-        check_id(session_id, name="session_id")
+        check_session_id(session_id)
         wanted = RunFilter(session_id=session_id)
         states, cursor = await self._snapshots.runs(wanted, limit=_BATCH)
         while cursor is not None:

@@ -1,0 +1,34 @@
+"""The topics that many runs share: what is appended to them, and one partition read from its beginning."""
+
+from collections.abc import AsyncIterator
+
+from aiokafka import TopicPartition
+
+from runfold.log.catalog import partition_of
+from runfold.log.publisher import Ack, Outgoing, Publisher
+from runfold.log.reader import read
+from runfold.log.settings import LogSettings
+from runfold_projections.state import Forward
+from runfold_schemas.codec import Record, encode, headers
+from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
+
+
+async def send_shared(publisher: Publisher, settings: LogSettings, forward: Forward) -> Ack:
+    """Hands over an event for `{prefix}.sessions`, to the partition that decides its key."""
+    record = Outgoing(
+        key=forward.key.encode(),
+        value=encode(forward.event),
+        headers=headers(forward.event, source=settings.source),
+    )
+    return await publisher.send(Topics(settings.prefix).sessions, record, partition=partition_of(forward.key))
+
+
+async def read_shared(settings: LogSettings, partition: int) -> AsyncIterator[list[Record]]:
+    """The records of one partition of `{prefix}.sessions`, up to its end as it is now."""
+    async for records in read(settings, Topics(settings.prefix).sessions, partition=partition):
+        yield records
+
+
+def shared_partitions(topics: Topics) -> list[TopicPartition]:
+    """All partitions of `{prefix}.sessions`."""
+    return [TopicPartition(topics.sessions, partition) for partition in range(CATALOG_PARTITIONS)]

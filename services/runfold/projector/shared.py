@@ -1,0 +1,109 @@
+"""What a worker folds of `{prefix}.sessions`: the partitions of the same numbers as its partitions of the catalog.
+
+    slice --> dead letters --> values of app: and user: keys --> deleted runs --> sessions --> position
+
+A crash between any two repeats work and loses nothing, and so does another owner of the partition that is still at work:
+everything is written over what is older only.
+"""
+
+from collections.abc import Sequence
+
+from aiokafka import TopicPartition
+
+from runfold.log.catalog import partition_of
+from runfold.log.tail import Slice
+from runfold.projector.writer import Writer
+from runfold.store.runs import RunStore
+from runfold.store.sessions import SessionStore
+from runfold.store.state import Entry, StateStore
+from runfold_projections.admission import Admitted
+from runfold_projections.session import SessionRecord, SharedFold, shared_event
+from runfold_schemas.catalog import Life
+from runfold_schemas.errors import UndecodableError
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.sessions import SessionCreated, SessionDeleted, SessionUpdated
+
+Keyed = tuple[str, AnyEvent, int]
+"""The key, the event and the offset of a record."""
+
+
+class SharedTopic:
+    """`told` is the generation before, in a rebuild: what it has folded was buried and announced already."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        sessions: SessionStore,
+        values: StateStore,
+        runs: RunStore,
+        *,
+        told: SessionStore | None = None,
+    ) -> None:
+        self._writer = writer
+        self._sessions = sessions
+        self._values = values
+        self._runs = runs
+        self._told = told
+
+    async def positions(self) -> dict[int, int]:
+        return await self._sessions.positions()
+
+    async def take(self, part: Slice) -> None:
+        """Folds what a fetch brought of one partition, and writes it."""
+        keyed, undecodable = _decoded(part)
+        told = (await self._told.positions()).get(part.partition.partition, 0) if self._told else 0
+        await self._writer.bury(
+            [(_name(part.partition), bad) for bad in undecodable if bad.record.offset >= told]
+        )
+        fold = await self._folded(keyed)
+        await self._values.save(Entry(scope, key, value) for (scope, key), value in fold.values.items())
+        await self._delete_runs(fold.deleted)
+        await self._sessions.save(fold.sessions, position=part.next_offset)
+        await self._sessions.save_position(part.partition.partition, part.next_offset)
+
+    async def _folded(self, keyed: Sequence[Keyed]) -> SharedFold:
+        await self._sessions.note((key, event.event_id, offset) for key, event, offset in keyed)
+        firsts = await self._sessions.first_offsets((key, event.event_id) for key, event, _ in keyed)
+        before = await self._sessions.get(sorted(_session_ids(keyed)))
+        fold = SharedFold(before, is_first=lambda key, event_id, offset: firsts[key, event_id] == offset)
+        for key, event, offset in keyed:
+            fold.take(key, event, offset)
+        return fold
+
+    async def _delete_runs(self, sessions: Sequence[SessionRecord]) -> None:
+        for session in sessions:
+            own = Life(
+                run_id=session.run_id,
+                log_id=session.log_id,
+                agent_id=session.app,
+                session_id=session.session_id,
+            )
+            others = await self._runs.of_session(session.session_id)
+            lives = [own, *(life for life in others if life.run_id != own.run_id)]
+            # Unreadable at once; the owner of each run, who is told by the catalog, clears up behind it.
+            await self._runs.delete((life, partition_of(life.run_id)) for life in lives)
+            for life in lives:
+                await self._writer.announce(life.model_copy(update={"deleted": True}))
+
+
+def _decoded(part: Slice) -> tuple[list[Keyed], list[Admitted]]:
+    keyed: list[Keyed] = []
+    undecodable: list[Admitted] = []
+    for record in part.records:
+        try:
+            keyed.append((*shared_event(record), record.offset))
+        except UndecodableError as error:
+            undecodable.append(Admitted(record, "undecodable", None, error.reason))
+    return keyed, undecodable
+
+
+def _session_ids(keyed: Sequence[Keyed]) -> set[str]:
+    return {
+        event.data.session_id
+        for _, event, _ in keyed
+        if isinstance(event.data, SessionCreated | SessionUpdated | SessionDeleted)
+    }
+
+
+def _name(at: TopicPartition) -> str:
+    return f"{at.topic}-{at.partition}"
