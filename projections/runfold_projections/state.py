@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from runfold_schemas.codec import new_event
 from runfold_schemas.data import APP_PREFIX, TEMP_PREFIX, USER_PREFIX
-from runfold_schemas.events import AnyEvent
+from runfold_schemas.events import AnyEvent, RunOpened
 from runfold_schemas.sessions import StateChanged, app_scope, user_scope
 
 
@@ -25,6 +25,8 @@ class Forward(NamedTuple):
 
     key: str
     event: AnyEvent
+    session_id: str | None = None
+    """Only if this is a session of the event's run: its opening came first, and another run may have won the session."""
 
 
 def own_keys(delta: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -47,7 +49,8 @@ def forwards(event: AnyEvent, *, app: str, user: str | None) -> list[Forward]:
     for prefix, scope in scopes:
         changed = {key: value for key, value in delta.items() if key.startswith(prefix)}
         if changed:
-            found.append(Forward(scope, _forwarded(event, changed)))
+            session_id = event.data.session_id if isinstance(event.data, RunOpened) else None
+            found.append(Forward(scope, _forwarded(event, changed), session_id))
     return found
 
 
