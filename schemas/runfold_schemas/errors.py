@@ -9,6 +9,9 @@ RunfoldError
 ├── RunNotFoundError
 ├── RunConflictError         the run belongs to another agent
 ├── RunEndedError            the run has ended and the event was not marked late
+├── SessionNotFoundError
+├── SessionConflictError     the session id is taken
+├── SessionEndedError        the session has ended: nothing is appended to it any more
 ├── RejectedError            the log refused the event (an `expected_offset` that lost, a lifecycle change after the end)
 ├── NotYetVisibleError       a read waited for an offset and its deadline passed
 ├── UnavailableError         Kafka or MongoDB does not answer; retry
@@ -104,6 +107,24 @@ class RunEndedError(RunfoldError):
     def __init__(self, run_id: str) -> None:
         super().__init__(f"run {run_id!r} has ended: mark the event late if it belongs to it all the same")
         self.run_id = run_id
+
+
+class SessionNotFoundError(RunfoldError):
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session {session_id!r} does not exist: create it first")
+        self.session_id = session_id
+
+
+class SessionConflictError(RunfoldError):
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session {session_id!r} exists already: choose another id, or delete it first")
+        self.session_id = session_id
+
+
+class SessionEndedError(RunfoldError):
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session {session_id!r} has ended: go on in a new one")
+        self.session_id = session_id
 
 
 class RejectedError(RunfoldError):

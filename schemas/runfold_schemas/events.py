@@ -46,6 +46,9 @@ LIFECYCLE: Final = frozenset(
 )
 """The kinds that change a run's life: after its end they are refused."""
 
+ABOUT_THE_RUN: Final = LIFECYCLE | {"run_labeled"}
+"""The kinds that say something of the run itself, and nothing of what happened in it."""
+
 
 class SystemMessage(Data):
     """Instructions to the model."""
@@ -149,7 +152,13 @@ class StandIn(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal[
-        "system_message", "user_message", "assistant_message", "thinking", "tool_call", "provider_part"
+        "system_message",
+        "user_message",
+        "assistant_message",
+        "thinking",
+        "tool_call",
+        "tool_result",
+        "provider_part",
     ]
     data: dict[str, Any]
 
@@ -160,7 +169,7 @@ class StandIn(BaseModel):
 
     def said(
         self,
-    ) -> "SystemMessage | UserMessage | AssistantMessage | Thinking | ToolCall | ProviderPart":
+    ) -> "SystemMessage | UserMessage | AssistantMessage | Thinking | ToolCall | ToolResult | ProviderPart":
         match self.type:
             case "system_message":
                 return SystemMessage.model_validate(self.data)
@@ -172,6 +181,8 @@ class StandIn(BaseModel):
                 return Thinking.model_validate(self.data)
             case "tool_call":
                 return ToolCall.model_validate(self.data)
+            case "tool_result":
+                return ToolResult.model_validate(self.data)
             case "provider_part":
                 return ProviderPart.model_validate(self.data)
 

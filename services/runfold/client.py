@@ -18,6 +18,8 @@ from runfold.log.catalog import CatalogView, life_record, partition_of
 from runfold.log.publisher import Publisher
 from runfold.log.settings import LogSettings
 from runfold.run import Run, check_size, outgoing
+from runfold.session_log import LogSessionReader
+from runfold.sessions import Sessions
 from runfold_projections.admission import Admitted
 from runfold_projections.run import ERROR_LENGTH_MAX
 from runfold_schemas.catalog import Life
@@ -30,7 +32,7 @@ from runfold_schemas.errors import (
     RunfoldError,
     RunNotFoundError,
 )
-from runfold_schemas.events import RunOpened
+from runfold_schemas.events import AnyEvent, RunOpened
 from runfold_schemas.topics import Topics, check_id, check_session_id
 
 
@@ -47,7 +49,7 @@ class Runfold:
         self.settings = LogSettings(kafka=kafka, prefix=prefix, **options)
         self.topics = Topics(prefix)
         self._stack = AsyncExitStack()
-        self._publisher: Publisher
+        self.publisher: Publisher
         self.admin: LogAdmin
         self.catalog: CatalogView
 
@@ -59,7 +61,7 @@ class Runfold:
     async def __aenter__(self) -> Self:
         try:
             self.admin = await self._stack.enter_async_context(LogAdmin.connect(self.settings))
-            self._publisher = await self._stack.enter_async_context(Publisher.connect(self.settings))
+            self.publisher = await self._stack.enter_async_context(Publisher.connect(self.settings))
             self.catalog = await self._stack.enter_async_context(CatalogView.connect(self.settings))
             await self.admin.check_broker()
             await self.admin.create_shared_topics()
@@ -70,6 +72,11 @@ class Runfold:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._stack.aclose()
+
+    @property
+    def sessions(self) -> Sessions:
+        """Sessions, read from the log alone, as this client reads everything."""
+        return Sessions(self, LogSessionReader(self))
 
     @asynccontextmanager
     async def run(self, *, agent_id: str, **options: Any) -> AsyncIterator[Run]:
@@ -127,16 +134,16 @@ class Runfold:
             # Only a given id can have been opened by somebody else meanwhile.
             standing = await self._first_life(opened) if run_id is not None else opened
             if standing is opened:
-                return self._run(opened, turn_id=turn_id, is_new=True)
+                return self.run_of(opened, turn_id=turn_id, is_new=True)
         _check_owner(standing, agent_id=agent_id, session_id=session_id)
-        return self._run(standing, turn_id=turn_id)
+        return self.run_of(standing, turn_id=turn_id)
 
     async def get_run(self, run_id: str, *, turn_id: str | None = None) -> Run:
         """The run of that id, to publish to it or to read it. Raises `RunNotFoundError`, `UnavailableError`."""
         life = await self.catalog.lookup(check_id(run_id, name="run_id"))
         if life is None or life.deleted:
             raise RunNotFoundError(run_id)
-        return self._run(life, turn_id=turn_id)
+        return self.run_of(life, turn_id=turn_id)
 
     async def session_runs(self, session_id: str) -> list[Run]:
         """The runs of a session, in the order of their opening. Reads the whole catalog."""
@@ -145,12 +152,12 @@ class Runfold:
             (life for life in self._standing_lives() if life.session_id == session_id),
             key=lambda life: life.log_id,
         )
-        return [self._run(life) for life in lives]
+        return [self.run_of(life) for life in lives]
 
     async def runs(self) -> list[Run]:
         """All runs, in the order of their opening. Reads the whole catalog."""
         await self.catalog.follow_all()
-        return [self._run(life) for life in sorted(self._standing_lives(), key=lambda life: life.log_id)]
+        return [self.run_of(life) for life in sorted(self._standing_lives(), key=lambda life: life.log_id)]
 
     async def history(self, *, session_id: str | None = None) -> AsyncIterator[tuple[Run, Admitted]]:
         """The log of every run, or of a session's runs, one run after the other in the order of their opening."""
@@ -161,8 +168,9 @@ class Runfold:
     def _standing_lives(self) -> Iterator[Life]:
         return (life for life in self.catalog.lives() if not life.deleted)
 
-    def _run(self, life: Life, *, turn_id: str | None = None, is_new: bool = False) -> Run:
-        return Run(self.settings, self.catalog, self._publisher, life, turn_id=turn_id, is_new=is_new)
+    def run_of(self, life: Life, *, turn_id: str | None = None, is_new: bool = False) -> Run:
+        """The run of a life that is known already."""
+        return Run(self.settings, self.catalog, self.publisher, life, turn_id=turn_id, is_new=is_new)
 
     async def _first_life(self, opened: Life) -> Life:
         """The life that stands, which is the first in the catalog's order; `opened` goes if it is another one."""
@@ -170,8 +178,7 @@ class Runfold:
         if standing is None or standing.log_id == opened.log_id:
             return opened
         lost = self.topics.run(opened.run_id, opened.log_id)
-        await self._publisher.forget(lost)
-        await self.admin.delete_topics([lost])
+        await self.delete_topic(lost)
         return standing
 
     async def _open_log(
@@ -185,15 +192,28 @@ class Runfold:
             timestamp=started_at or datetime.now(UTC),
             turn_id=turn_id,
         )
-        record = outgoing(event, source=self.settings.source)
+        await self.open_topic(topic, event)
+        await self.announce(life)
+
+    async def open_topic(self, topic: str, opening: AnyEvent) -> None:
+        """Creates the topic of a life of a run, and makes `opening` its first event. Nobody knows of it yet."""
+        record = outgoing(opening, source=self.settings.source)
         check_size([record])
         await self.admin.create_run_topic(topic)
-        await self._publisher.prime([topic])
-        await self._publisher.wait(await self._publisher.send(topic, record))
-        announced = await self._publisher.send(
+        await self.publisher.prime([topic])
+        await self.publisher.wait(await self.publisher.send(topic, record))
+
+    async def announce(self, life: Life) -> None:
+        """Says on the catalog that the run is there."""
+        announced = await self.publisher.send(
             self.topics.catalog, life_record(life), partition=partition_of(life.run_id)
         )
-        await self._publisher.wait(announced)
+        await self.publisher.wait(announced)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Deletes a topic that nobody was told of, or should have been told of."""
+        await self.publisher.forget(topic)
+        await self.admin.delete_topics([topic])
 
 
 def _check_owner(life: Life, *, agent_id: str, session_id: str | None) -> None:

@@ -24,7 +24,7 @@ from runfold.log.reader import read
 from runfold.log.settings import LogSettings
 from runfold.responses import record_stream
 from runfold_projections.admission import Admission, Admitted
-from runfold_projections.ledger import build_messages_from_events
+from runfold_projections.ledger import build_messages_from_log
 from runfold_projections.providers import Encoded, Lossy, encode, provider_of, recorder, validate
 from runfold_projections.repair import repair as mend
 from runfold_projections.validation import Fault
@@ -108,6 +108,7 @@ class Run:
         message_id: str | None = None,
         provider: Provider | None = None,
         expected_offset: int | None = None,
+        state_delta: Mapping[str, Any] | None = None,
     ) -> AnyEvent:
         """The event of this run that says `data`, not yet published. Raises `InvalidEventError`."""
         given = {
@@ -116,6 +117,7 @@ class Run:
             "message_id": message_id,
             "provider": provider,
             "expected_offset": expected_offset,
+            "state_delta": state_delta,
         }
         return new_event(
             data,
@@ -227,7 +229,7 @@ class Run:
 
         Raises `InexpressibleError` for a part that the provider has no form for, unless `lossy` is "drop".
         """
-        messages = build_messages_from_events([event async for event in self.events()])
+        messages = build_messages_from_log(await self._log())
         return messages if format is None else encode(messages, format, lossy=lossy)
 
     async def faults(self, provider: Provider, *, thinking: bool = False) -> list[Fault]:
@@ -236,12 +238,15 @@ class Run:
 
     async def repair(self) -> list[Position]:
         """Appends what makes every provider accept the ledger, also to a run that has ended. Nothing if it is right."""
-        events = [
+        return await self.publish_batch(mend(await self._log()), late=True)
+
+    async def _log(self) -> list[tuple[int, AnyEvent]]:
+        """The events that count with their offsets, by which amendments name them."""
+        return [
             (one.record.offset, one.event)
             async for one in self.history()
             if one.counts and one.event is not None
         ]
-        return await self.publish_batch(mend(events), late=True)
 
     async def record(
         self,

@@ -10,7 +10,7 @@ read the log, so they see what was written before. Where a log differs from a ta
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
@@ -24,8 +24,8 @@ from runfold_schemas.codec import new_data, parse_event
 from runfold_schemas.data import Data
 from runfold_schemas.errors import InvalidEventError, RunEndedError, RunNotFoundError
 from runfold_schemas.events import (
+    ABOUT_THE_RUN,
     ENDINGS,
-    LIFECYCLE,
     AnyEvent,
     RunCanceled,
     RunCompleted,
@@ -117,7 +117,7 @@ class RunfoldStores:
         """
         run, _ = await self._runs.open(self._runfold, agent_id=agent_id, run_id=run_id)
         appended = [_event_of(run, event) for event in events]
-        changes_run = any(event.type in _ABOUT_THE_RUN for event in appended)
+        changes_run = any(event.type in ABOUT_THE_RUN for event in appended)
         await run.publish_batch(appended, late=run.ended and not changes_run)
 
     async def load_run(self, agent_id: str, run_id: str) -> Snapshot:
@@ -126,7 +126,7 @@ class RunfoldStores:
         if run is None or run.life.agent_id != agent_id:
             return Snapshot(agent_id, run_id)
         history = [admitted async for admitted in run.history()]
-        events = tuple(event for event in _counting(history) if event.type not in _ABOUT_THE_RUN)
+        events = tuple(event for event in _counting(history) if event.type not in ABOUT_THE_RUN)
         next_offset = history[-1].record.offset + 1
         return Snapshot(agent_id, run_id, events, {"log_id": run.life.log_id, "next_offset": next_offset})
 
@@ -164,9 +164,6 @@ class RunfoldStores:
             return await self._runs.get(self._runfold, run_id)
         except RunNotFoundError:
             return None
-
-
-_ABOUT_THE_RUN: Final = LIFECYCLE | {"run_labeled"}
 
 
 def _event_of(run: Run, given: MemoryEvent | Data | AnyEvent) -> AnyEvent:

@@ -28,6 +28,9 @@ from runfold_schemas.errors import (
     RunEndedError,
     RunfoldError,
     RunNotFoundError,
+    SessionConflictError,
+    SessionEndedError,
+    SessionNotFoundError,
     UnavailableError,
 )
 
@@ -41,6 +44,9 @@ _STATUS: Mapping[type[RunfoldError], HTTPStatus] = {
     RunNotFoundError: HTTPStatus.NOT_FOUND,
     RunConflictError: HTTPStatus.CONFLICT,
     RunEndedError: HTTPStatus.CONFLICT,
+    SessionNotFoundError: HTTPStatus.NOT_FOUND,
+    SessionConflictError: HTTPStatus.CONFLICT,
+    SessionEndedError: HTTPStatus.CONFLICT,
     RejectedError: HTTPStatus.CONFLICT,
     ConfigurationError: HTTPStatus.SERVICE_UNAVAILABLE,
     NotYetVisibleError: HTTPStatus.GATEWAY_TIMEOUT,

@@ -94,7 +94,9 @@ async def _catching_up(
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def _positions(database: Database, generation: str) -> dict[str | int, int]:
+async def _positions(database: Database, generation: str) -> dict[object, int]:
     """How far a generation is: of each run by its id, of each partition of `{prefix}.sessions` by its number."""
-    runs = dict([entry async for entry in RunStore(database, generation).progress()])
-    return {**runs, **await SessionStore(database, generation).positions()}
+    positions: dict[object, int] = dict([entry async for entry in RunStore(database, generation).progress()])
+    shared = await SessionStore(database, generation).positions()
+    positions.update((partition, offset) for partition, offset in shared.items())
+    return positions

@@ -12,8 +12,15 @@ from typing import Final, NamedTuple
 from pydantic_core import to_json
 
 from runfold.query.history import History, SnapshotHistory
-from runfold_projections.amendments import amendments_of
-from runfold_projections.exchanges import ResultPlan, ResultPlanner
+from runfold_projections.amendments import (
+    TYPES_STANDING_OTHERWISE,
+    Place,
+    amendments_of,
+    is_first,
+    offset_of,
+    standing,
+)
+from runfold_projections.exchanges import ResultPlan, ResultPlanner, plan_results
 from runfold_projections.ledger import Draft, Fields, LedgerStream
 from runfold_schemas.events import AnyEvent, SystemMessage, ToolCall, ToolResult, UserMessage
 
@@ -40,12 +47,22 @@ class Checkpoint(NamedTuple):
     calls: frozenset[str]
     """The ids of all calls in them."""
 
-    def holds_before(self, events: Mapping[int, AnyEvent], plan: ResultPlan) -> bool:
-        """Whether it is still right with these events behind it, whose results were planned among themselves."""
-        return not any(
-            isinstance(data := events[offset].data, ToolResult) and data.tool_call_id in self.calls
-            for offset in plan.orphans
+    def holds_before(self, stretch: "Stretch") -> bool:
+        """Whether it is still right with these events behind it."""
+        return not stretch.is_amended and not any(
+            isinstance(data := stretch.events[place].data, ToolResult) and data.tool_call_id in self.calls
+            for place in stretch.plan.orphans
         )
+
+
+class Stretch(NamedTuple):
+    """Events of a log that count, held in memory as they stand in the ledger."""
+
+    events: Mapping[Place, AnyEvent]
+    plan: ResultPlan
+    """Of their results among themselves."""
+    is_amended: bool
+    end: int
 
 
 _BEGINNING = Checkpoint(0, b"", frozenset())
@@ -88,24 +105,32 @@ class Checkpoints:
         self._size -= len(dropped.members)
 
 
-async def events_at_once(
-    history: History, planner: ResultPlanner, *, first_offset: int, end: int
-) -> tuple[dict[int, AnyEvent], int]:
-    """The events that count, by offset, with their results planned, and where they end: before `end` if they are too many
-    to hold.
-    """
-    events: dict[int, AnyEvent] = {}
-    size = 0
+async def events_at_once(history: History, *, first_offset: int, end: int) -> Stretch:
+    """The events from `first_offset` to `end`, or to where they are too many to hold."""
+    planner = ResultPlanner()
+    events: dict[Place, AnyEvent] = {}
+    types: set[str] = set()
+    size, reached = 0, end
     async for part in history.slices(first_offset=first_offset, end=end):
+        types.update(part.types)
         for one in part.admitted():
             if one.event is not None and one.counts:
                 events[one.record.offset] = one.event
                 planner.feed(one.record.offset, one.event)
                 size += len(one.record.value or b"")
         if size > KEPT_BYTES_MAX:
-            return events, part.next_offset
+            reached = part.next_offset
+            break
         await asyncio.sleep(0)
-    return events, end
+    if TYPES_STANDING_OTHERWISE.isdisjoint(types):
+        return Stretch(events, planner.plan(), is_amended=False, end=reached)
+    log = [(offset_of(place), event) for place, event in events.items()]
+    amendments = amendments_of(log)
+    stand: dict[Place, AnyEvent] = {}
+    for begin in range(0, len(log), _PORTION):
+        stand |= standing(log[begin : begin + _PORTION], amendments)
+        await asyncio.sleep(0)
+    return Stretch(stand, plan_results(stand.items()), is_amended=bool(amendments), end=reached)
 
 
 def members(messages: Sequence[Fields]) -> bytes:
@@ -126,23 +151,21 @@ async def _advance(checkpoint: Checkpoint, history: History, *, end: int) -> tup
     if end - checkpoint.offset > _EVENTS_MAX:
         return None
     while True:
-        planner = ResultPlanner()
-        events, reached = await events_at_once(history, planner, first_offset=checkpoint.offset, end=end)
-        if not checkpoint.holds_before(events, planner.plan()) or amendments_of(events.items()):
+        stretch = await events_at_once(history, first_offset=checkpoint.offset, end=end)
+        if not checkpoint.holds_before(stretch):
             return None
-        following, open_members = await _continue(checkpoint, events, planner)
-        if reached == end:
+        following, open_members = await _continue(checkpoint, stretch)
+        if stretch.end == end:
             return following, open_members
         if following.offset == checkpoint.offset or len(following.members) > _CHECKPOINT_BYTES_MAX:
             return None
         checkpoint = following
 
 
-async def _continue(
-    checkpoint: Checkpoint, events: Mapping[int, AnyEvent], planner: ResultPlanner
-) -> tuple[Checkpoint, bytes]:
+async def _continue(checkpoint: Checkpoint, stretch: Stretch) -> tuple[Checkpoint, bytes]:
     """The checkpoint moved to where the last message opens, and the members from there on."""
-    drafts, offset, closed = await _fold(events, planner)
+    events = stretch.events
+    drafts, offset, closed = await _fold(stretch)
     rendered = [checkpoint.members]
     for begin in range(0, closed, _PORTION):
         rendered.append(_rendered(drafts[begin : min(begin + _PORTION, closed)], events))
@@ -157,24 +180,27 @@ async def _continue(
     return moved, _rendered(drafts[closed:], events)
 
 
-async def _fold(events: Mapping[int, AnyEvent], planner: ResultPlanner) -> tuple[list[Draft], int, int]:
-    """All drafts; the offset of the last event before which no message was open; how many drafts were closed by then."""
-    stream = LedgerStream(planner.plan())
+async def _fold(stretch: Stretch) -> tuple[list[Draft], int, int]:
+    """All drafts; the offset of the last event before which no message was open; how many drafts were closed by then.
+
+    Only a whole record is read again, so what opens within one is no such event.
+    """
+    stream = LedgerStream(stretch.plan)
     drafts: list[Draft] = []
     offset = closed = 0
-    for number, (at, event) in enumerate(events.items()):
-        if isinstance(event.data, _FROM_OUTSIDE):
+    for number, (place, event) in enumerate(stretch.events.items()):
+        from_outside = isinstance(event.data, _FROM_OUTSIDE)
+        if from_outside:
             drafts += stream.finish()
-            offset, closed = at, len(drafts)
-            drafts += stream.feed(at, event)
-        elif finished := stream.feed(at, event):
-            drafts += finished
-            offset, closed = at, len(drafts)
+        finished = stream.feed(place, event)
+        if (from_outside or finished) and is_first(place):
+            offset, closed = offset_of(place), len(drafts) + (0 if from_outside else len(finished))
+        drafts += finished
         if number % _PORTION == 0:
             await asyncio.sleep(0)
     drafts += stream.finish()
     return drafts, offset, closed
 
 
-def _rendered(drafts: list[Draft], events: Mapping[int, AnyEvent]) -> bytes:
+def _rendered(drafts: list[Draft], events: Mapping[Place, AnyEvent]) -> bytes:
     return members([draft.fields(events) for draft in drafts])

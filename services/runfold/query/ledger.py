@@ -6,7 +6,7 @@ enough is read once and held meanwhile; of a large one, memory holds a slice and
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -14,8 +14,15 @@ from pydantic import TypeAdapter
 from runfold.query.checkpoints import Checkpoints, events_at_once, join, members
 from runfold.query.faults import Validate, Validation
 from runfold.query.history import History, Slice, SnapshotHistory
-from runfold_projections.amendments import Amendments, amended, amendments_of
-from runfold_projections.exchanges import ResultPlan, ResultPlanner, plan_results
+from runfold_projections.amendments import (
+    TYPES_STANDING_OTHERWISE,
+    Amendments,
+    amendments_of,
+    event_at,
+    offset_of,
+    standing,
+)
+from runfold_projections.exchanges import ResultPlan, ResultPlanner
 from runfold_projections.ledger import Draft, Fields, LedgerStream
 from runfold_projections.validation import Fault
 from runfold_schemas.events import AnyEvent, EventAmended
@@ -24,7 +31,7 @@ from runfold_schemas.messages import Message
 _PORTION = 500
 """Messages that are built in one go; the loop serves others in between."""
 
-_PLANNED_TYPES: Final = frozenset({"tool_call", "tool_result", "event_amended"})
+_PLANNED_TYPES: Final = TYPES_STANDING_OTHERWISE | {"tool_call", "tool_result"}
 _FAULTS: Final[TypeAdapter[list[Fault]]] = TypeAdapter(list[Fault])
 _MESSAGES: Final[TypeAdapter[list[Message]]] = TypeAdapter(list[Message])
 
@@ -72,22 +79,16 @@ async def session_ledger(
 
 async def run_messages(history: History, *, end: int) -> AsyncGenerator[list[Fields], None]:
     """The ledger of a run's first `end` offsets, in portions."""
-    planner = ResultPlanner()
-    events, reached = await events_at_once(history, planner, first_offset=0, end=end)
-    if reached < end:
+    stretch = await events_at_once(history, first_offset=0, end=end)
+    if stretch.end < end:
         async for portion in _streamed_messages(history, end=end):
             yield portion
         return
-    log: Iterable[tuple[int, AnyEvent]] = events.items()
-    plan = planner.plan()
-    if amendments := amendments_of(log):
-        log = list(amended(log, amendments))
-        plan = plan_results(log)
-    stream = LedgerStream(plan)
-    drafts = [draft for offset, event in log for draft in stream.feed(offset, event)]
+    stream = LedgerStream(stretch.plan)
+    drafts = [draft for place, event in stretch.events.items() for draft in stream.feed(place, event)]
     drafts += stream.finish()
     for begin in range(0, len(drafts), _PORTION):
-        yield [draft.fields(events) for draft in drafts[begin : begin + _PORTION]]
+        yield [draft.fields(stretch.events) for draft in drafts[begin : begin + _PORTION]]
         await asyncio.sleep(0)
 
 
@@ -117,11 +118,11 @@ async def _streamed_messages(history: History, *, end: int) -> AsyncIterator[lis
     plan, amendments = await _plan(history, end=end)
     stream = LedgerStream(plan)
     async for part in history.slices(end=end):
-        standing = amended(_events(part), amendments)
-        drafts = [draft for offset, event in standing for draft in stream.feed(offset, event)]
-        yield [await _fields(draft, history) for draft in drafts]
+        stand = standing(_events(part), amendments)
+        drafts = [draft for place, event in stand for draft in stream.feed(place, event)]
+        yield [await _fields(draft, history, amendments) for draft in drafts]
         await asyncio.sleep(0)
-    yield [await _fields(draft, history) for draft in stream.finish()]
+    yield [await _fields(draft, history, amendments) for draft in stream.finish()]
 
 
 async def _plan(
@@ -134,8 +135,8 @@ async def _plan(
         if not _PLANNED_TYPES.isdisjoint(part.types):
             events = _events(part)
             found |= amendments_of(events)
-            for offset, event in amended(events, amendments or {}):
-                planner.feed(offset, event)
+            for place, event in standing(events, amendments or {}):
+                planner.feed(place, event)
         await asyncio.sleep(0)
     if found and amendments is None:
         return await _plan(history, end=end, amendments=found)
@@ -146,8 +147,9 @@ def _events(part: Slice) -> list[tuple[int, AnyEvent]]:
     return [(one.record.offset, one.event) for one in part.admitted() if one.event is not None and one.counts]
 
 
-async def _fields(draft: Draft, history: History) -> Fields:
-    return draft.fields({offset: await history.event(offset) for offset in draft.late})
+async def _fields(draft: Draft, history: History, amendments: Amendments) -> Fields:
+    late = {place: event_at(place, await history.event(offset_of(place)), amendments) for place in draft.late}
+    return draft.fields(late)
 
 
 def _json(value: Any) -> bytes:

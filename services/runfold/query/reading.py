@@ -9,6 +9,7 @@ from runfold.query.lives import Lives
 from runfold.query.runs import RunReader
 from runfold.query.sessions import SessionReader
 from runfold.query.snapshots import Snapshots
+from runfold.query.stored_sessions import StoredSessions
 from runfold.settings import Settings
 
 
@@ -28,8 +29,11 @@ class Reading:
         )
         self.checkpoints = Checkpoints()
         self.sessions = SessionReader(self.snapshots, self.runs)
+        self.stored_sessions = StoredSessions(
+            self.snapshots, self.runs, log, wait_timeout_seconds=settings.wait_timeout_seconds
+        )
         self.live = LiveRuns(log, self.runs)
-        self._parts = (self.snapshots, lives, self.live)
+        self._parts = (self.snapshots, lives, self.stored_sessions, self.live)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:

@@ -59,6 +59,13 @@ class RunReader:
             return SnapshotHistory(self._snapshots, snapshot)
         return await self._holding(min_offset, snapshot.state.life)
 
+    async def holding(self, life: Life, min_offset: int, *, patience_seconds: float) -> History:
+        """The run of a life that is known already, not before it holds `min_offset`. Raises as `history` does."""
+        snapshot = await self._snapshots.find(life.run_id)
+        if snapshot is not None and snapshot.end > min_offset:
+            return SnapshotHistory(self._snapshots, snapshot)
+        return await self._holding(min_offset, life, patience_seconds=patience_seconds)
+
     async def record(self, history: History) -> RunRecord:
         """The run record at the history's end. The saved one may lag behind the pages, so the rest is folded here."""
         record = history.base
@@ -99,10 +106,12 @@ class RunReader:
             )
         return seen, end
 
-    async def _holding(self, min_offset: int, life: Life) -> History:
+    async def _holding(
+        self, min_offset: int, life: Life, *, patience_seconds: float = _PATIENCE_SECONDS
+    ) -> History:
         """The history that holds `min_offset`: the snapshot's if it does so soon, else the log's if it does at all."""
         began = time.monotonic()
-        patient_until = began + min(_PATIENCE_SECONDS, self._wait_timeout_seconds)
+        patient_until = began + min(patience_seconds, self._wait_timeout_seconds)
         if history := await self._poll(life.run_id, min_offset, until=patient_until):
             return history
         from_log = await self._from_log(life)

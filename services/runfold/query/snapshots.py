@@ -19,6 +19,8 @@ from runfold.store.generations import POINTER_LOOK_SECONDS, Generations
 from runfold.store.listing import cursor_after
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunFilter, RunState, RunStore, place_in_list
+from runfold.store.sessions import SessionStore
+from runfold.store.state import StateStore
 from runfold_schemas.errors import UnavailableError
 
 _log = logging.getLogger(__name__)
@@ -28,6 +30,8 @@ class Generation(NamedTuple):
     name: str
     runs: RunStore
     pages: PageStore
+    sessions: SessionStore
+    values: StateStore
 
     async def find(self, run_id: str) -> "Snapshot | None":
         state = await self.runs.get(run_id)
@@ -100,6 +104,14 @@ class Snapshots:
             self._previous, self._generation = self._generation, self._open(pointer.current)
         self._joined = self._open(pointer.joined) if pointer.joined else None
 
+    async def generations(self) -> list[Generation]:
+        """Those that are read, the current one first: more than one around a switch, none where nothing was ever projected.
+
+        Raises `UnavailableError`.
+        """
+        await self.current()
+        return self._read()
+
     async def left(self, generation: Generation | None) -> bool:
         """Whether another generation is read by now. For who found nothing: it may have read one that is gone."""
         await self.look()
@@ -145,7 +157,14 @@ class Snapshots:
         return [one for one in (self._generation, self._joined, previous) if one is not None]
 
     def _open(self, name: str) -> Generation:
-        return Generation(name, RunStore(self._database, name), PageStore(self._database, name))
+        database = self._database
+        return Generation(
+            name,
+            RunStore(database, name),
+            PageStore(database, name),
+            SessionStore(database, name),
+            StateStore(database, name),
+        )
 
     async def _watch(self) -> None:
         while True:

@@ -7,7 +7,7 @@ put a small page inside a merged one; readers go by what covers an offset, and t
 """
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import pairwise, starmap
@@ -16,7 +16,7 @@ from zlib import crc32
 
 import msgpack
 import zstandard
-from pymongo import ASCENDING, IndexModel
+from pymongo import ASCENDING, DESCENDING, IndexModel
 from pymongo.errors import BulkWriteError
 
 from runfold.store.database import Database
@@ -33,6 +33,8 @@ MERGE_AT = 64
 
 _BY_END = IndexModel([("log_id", ASCENDING), ("next_offset", ASCENDING)])
 _NO_BODY = {"body": 0}
+_HEAD = {"_id": 0, "first_offset": 1, "next_offset": 1, "counts": 1}
+_HEADS = 16
 
 _compress = zstandard.ZstdCompressor(level=1).compress
 _decompress = zstandard.ZstdDecompressor().decompress
@@ -149,6 +151,28 @@ class PageStore:
         async for page in self.read(log_id, first_offset=first_offset, bodies=False):
             end = page.next_offset
         return end
+
+    async def begin_of_last(
+        self, log_id: str, *, end: int, wanted: int, counts: Callable[[Mapping[str, int]], int]
+    ) -> int:
+        """Where to begin to read for the last `wanted` events before `end`; `counts` says how many of a page's events are
+        meant, given its counts by type. Looks at the last pages only, and not into them.
+        """
+        begin, found = end, 0
+        query = {"log_id": log_id, "first_offset": {"$lt": end}}
+        cursor = self._pages.find(query, _HEAD).sort("next_offset", DESCENDING).batch_size(_HEADS)
+        try:
+            with mongo_errors():
+                async for page in cursor:
+                    # One that lies within another is a leftover of merging; one that reaches beyond the end counts too many.
+                    if page["first_offset"] < begin:
+                        begin = page["first_offset"]
+                        found += counts(page["counts"]) if page["next_offset"] <= end else 0
+                    if found >= wanted:
+                        return begin
+        finally:
+            await cursor.close()
+        return 0
 
     async def first_times(self, log_ids: Iterable[str]) -> dict[str, int]:
         """When the first record of each log was appended, in milliseconds; nothing of a log without pages."""

@@ -1,0 +1,251 @@
+"""Sessions as MongoDB has them, and nothing older than what was acknowledged before they were asked for.
+
+Kafka is asked how far the logs reach that decide an answer; then the answer waits until as much is folded. A run that the
+projector has not reached yet is read from its log instead.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import Any, Final, Self
+
+from aiokafka import TopicPartition
+
+from runfold.log.catalog import partition_of
+from runfold.log.ends import LogEnds
+from runfold.log.settings import LogSettings
+from runfold.query.history import History, SnapshotHistory
+from runfold.query.runs import RunReader
+from runfold.query.snapshots import Generation, Snapshots
+from runfold.session import EventsWanted, Logged, Session
+from runfold.session_log import is_shown, is_wanted
+from runfold.store.sessions import SessionFilter
+from runfold.store.state import own_scope
+from runfold_projections.run import RunRecord, fold
+from runfold_projections.session import SessionRecord
+from runfold_projections.state import Value, own_keys
+from runfold_schemas.catalog import Life
+from runfold_schemas.codec import Record, decode
+from runfold_schemas.errors import UnavailableError
+from runfold_schemas.sessions import app_scope, session_key, user_scope
+from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
+
+_POLL_SECONDS: Final = 0.002
+_POLL_SECONDS_MAX: Final = 0.020
+
+_PATIENCE_SECONDS: Final = 0.5
+_PATIENCE_SHORT_SECONDS: Final = 0.03
+_SHORT: Final = 500
+"""Events of a log that is read from Kafka sooner than the projector is waited for: it takes some 10 ms."""
+
+
+class StoredSessions:
+    """A `SessionReader`. Use it as an async context manager; it connects to Kafka when it is first asked."""
+
+    def __init__(
+        self, snapshots: Snapshots, runs: RunReader, settings: LogSettings, *, wait_timeout_seconds: float
+    ) -> None:
+        self._snapshots = snapshots
+        self._runs = runs
+        self._settings = settings
+        self._topics = Topics(settings.prefix)
+        self._wait_timeout_seconds = wait_timeout_seconds
+        self._connecting = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._log_ends: LogEnds | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
+
+    async def find(self, session_id: str) -> SessionRecord | None:
+        shared = self._shared([session_key(session_id)])
+        generation = await self._folded(await self._ends(shared))
+        if generation is None:
+            return None
+        return (await generation.sessions.get([session_id])).get(session_id)
+
+    async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
+        scopes = _scopes(record)
+        at = self._run_partition(record)
+        ends = await self._ends({*self._shared(scopes), at})
+        end = ends.pop(at)
+        shared = await self._values(await self._folded(ends), scopes)
+        history = await self._history(record, end)
+        run, own, history = await self._folded_run(history, record)
+        events = [one async for one in _events(history, wanted)] if wanted is not None else ()
+        return Session(record, run, history.end, _plain(own) | shared, events)
+
+    async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
+        return await self._values(await self._folded(await self._ends(self._shared(scopes))), scopes)
+
+    async def _views(self, generation: Generation, records: Sequence[SessionRecord]) -> list[Session]:
+        """All of them in few queries, but for those whose saved state is behind their log."""
+        ends = await self._ends({self._run_partition(record) for record in records})
+        states = await generation.runs.get_many([record.run_id for record in records])
+        scopes = {scope for record in records for scope in (*_scopes(record), own_scope(record.log_id))}
+        held = await generation.values.read(sorted(scopes))
+        found = []
+        for record in records:
+            state = states.get(record.run_id)
+            if state is None or state.record.next_offset < ends[self._run_partition(record)]:
+                found.append(await self.view(record, None))
+                continue
+            values = (held[scope] for scope in (own_scope(record.log_id), *_scopes(record)))
+            merged = {key: value.value for scope in values for key, value in scope.items()}
+            found.append(Session(record, state.record, state.record.next_offset, merged))
+        return found
+
+    async def _history(self, record: SessionRecord, end: int) -> History:
+        life = Life(
+            run_id=record.run_id, log_id=record.log_id, agent_id=record.app, session_id=record.session_id
+        )
+        patience = _PATIENCE_SHORT_SECONDS if end <= _SHORT else _PATIENCE_SECONDS
+        return await self._runs.holding(life, end - 1, patience_seconds=patience)
+
+    async def _folded_run(
+        self, history: History, record: SessionRecord
+    ) -> tuple[RunRecord, dict[str, Value], History]:
+        """The run record and the run's own state at the history's end. What is saved lags behind the pages, so the rest is
+        folded here.
+        """
+        own: dict[str, Value] = {}
+        if isinstance(history, SnapshotHistory):
+            scope = own_scope(record.log_id)
+            own = (await history.generation.values.read([scope]))[scope]
+            latest = max((value.offset for value in own.values()), default=-1)
+            if latest >= history.end:
+                # Somebody has appended meanwhile: state and events are to be of one moment.
+                return await self._folded_run(await self._history(record, latest + 1), record)
+        run = history.base
+        async for part in history.slices(first_offset=run.next_offset):
+            admitted = part.admitted()
+            run = fold(run, admitted).model_copy(update={"next_offset": part.next_offset})
+            for one in admitted:
+                if one.event is not None and one.event.state_delta and one.counts:
+                    offset = one.record.offset
+                    changed = own_keys(one.event.state_delta).items()
+                    own.update(
+                        (key, Value(value, offset)) for key, value in changed if _is_later(own, key, offset)
+                    )
+            await asyncio.sleep(0)
+        return run, own, history
+
+    async def _folded(self, ends: Mapping[TopicPartition, int]) -> Generation | None:
+        """The generation that has folded `{prefix}.sessions` up to these ends; None if nothing was ever there to fold."""
+        until, pause = time.monotonic() + self._wait_timeout_seconds, _POLL_SECONDS
+        while True:
+            for generation in await self._snapshots.generations():
+                positions = await generation.sessions.positions()
+                if all(positions.get(at.partition, 0) >= end for at, end in ends.items()):
+                    return generation
+            if not any(ends.values()):
+                return None
+            if time.monotonic() > until:
+                raise UnavailableError(
+                    "MongoDB",
+                    reason=f"{self._topics.sessions} was not projected to its end within {self._wait_timeout_seconds:g} s:"
+                    " is a projector at work?",
+                )
+            await asyncio.sleep(pause)
+            pause = min(1.5 * pause, _POLL_SECONDS_MAX)
+
+    async def _values(self, generation: Generation | None, scopes: Sequence[str]) -> dict[str, Any]:
+        if generation is None:
+            return {}
+        held = await generation.values.read(scopes)
+        return {key: value.value for scope in scopes for key, value in held[scope].items()}
+
+    async def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        try:
+            async with asyncio.timeout(self._wait_timeout_seconds):
+                return await (await self._connected()).ends_of(list(partitions))
+        except TimeoutError as error:
+            raise UnavailableError(
+                "Kafka", reason=f"no answer in {self._wait_timeout_seconds:g} s"
+            ) from error
+
+    async def _connected(self) -> LogEnds:
+        async with self._connecting:
+            if self._log_ends is None:
+                self._log_ends = await self._stack.enter_async_context(LogEnds.connect(self._settings))
+            return self._log_ends
+
+    def _shared(self, keys: Iterable[str]) -> set[TopicPartition]:
+        """The partitions that decide these keys."""
+        return {TopicPartition(self._topics.sessions, partition_of(key)) for key in keys}
+
+    def _run_partition(self, record: SessionRecord) -> TopicPartition:
+        return TopicPartition(self._topics.run(record.run_id, record.log_id), 0)
+
+    async def list(
+        self, *, app: str | None, user: str | None, labels: Mapping[str, str], limit: int, cursor: str | None
+    ) -> tuple[list[Session], str | None]:
+        shared = {TopicPartition(self._topics.sessions, number) for number in range(CATALOG_PARTITIONS)}
+        generation = await self._folded(await self._ends(shared))
+        if generation is None:
+            return [], None
+        records, following = await generation.sessions.list(
+            SessionFilter(app, user, labels), now=datetime.now(UTC), limit=limit, cursor=cursor
+        )
+        return await self._views(generation, records), following
+
+
+async def _events(history: History, wanted: EventsWanted) -> AsyncIterator[Logged]:
+    """The events that are wanted, as they are in the log; they are decoded only where their time has to be known."""
+    if wanted.newest is None:
+        async for logged in _events_from(history, wanted, wanted.first_offset):
+            yield logged
+    elif wanted.newest > 0:
+        begin = await _begin_of_newest(history, wanted)
+        kept = [logged async for logged in _events_from(history, wanted, begin)]
+        for logged in kept[-wanted.newest :]:
+            yield logged
+
+
+async def _begin_of_newest(history: History, wanted: EventsWanted) -> int:
+    """Where to begin to read for the newest events: near the end, unless more than their kind has to be looked at."""
+    if not isinstance(history, SnapshotHistory) or wanted.since or wanted.end_offset is not None:
+        return wanted.first_offset
+    begin = await history.begin_of_last(wanted.newest or 0, lambda counts: _shown_of(counts, wanted))
+    return max(begin, wanted.first_offset)
+
+
+async def _events_from(history: History, wanted: EventsWanted, begin: int) -> AsyncIterator[Logged]:
+    async for part in history.slices(first_offset=begin, end=wanted.end_offset):
+        if any(is_shown(kind, wanted.types) for kind in part.types):
+            for record, outcome in part.counting():
+                if one := _logged(record, outcome, wanted):
+                    yield one
+        await asyncio.sleep(0)
+
+
+def _shown_of(counts: Mapping[str, int], wanted: EventsWanted) -> int:
+    return sum(count for kind, count in counts.items() if is_shown(kind, wanted.types))
+
+
+def _logged(record: Record, outcome: str, wanted: EventsWanted) -> Logged | None:
+    kind = next((value for name, value in record.headers if name == "ce_type" and value), None)
+    if kind is None or wanted.since is not None:
+        # The header need not be there, and the time in one is nobody's promise.
+        if not is_wanted(record.offset, decode(record.value), wanted):
+            return None
+    elif not is_shown(kind.decode(), wanted.types):
+        return None
+    return Logged(record.offset, record.log_time, outcome, record.value or b"")
+
+
+def _scopes(record: SessionRecord) -> list[str]:
+    return [app_scope(record.app), user_scope(record.app, record.user)]
+
+
+def _plain(values: Mapping[str, Value]) -> dict[str, Any]:
+    return {key: value.value for key, value in values.items()}
+
+
+def _is_later(own: Mapping[str, Value], key: str, offset: int) -> bool:
+    return key not in own or own[key].offset < offset

@@ -1,0 +1,89 @@
+"""A session as it is read, and what reads it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from runfold_projections.run import RunRecord
+from runfold_projections.session import SessionRecord
+from runfold_schemas.events import ENDINGS
+
+
+@dataclass(frozen=True, slots=True)
+class EventsWanted:
+    """Which of a session's events to read: of these kinds, within these offsets, at this time or later, and only the last
+    `newest` of them. What is None or empty does not restrict. What happened to the run itself is never among them.
+    """
+
+    types: frozenset[str] = frozenset()
+    first_offset: int = 0
+    end_offset: int | None = None
+    since: datetime | None = None
+    """By the events' own timestamps, which are their producers' clocks."""
+    newest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """An event as it is in the log; `log_time` is the broker's, in milliseconds since 1970."""
+
+    offset: int
+    log_time: int
+    outcome: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session as it was at one moment: everything before `next_offset` of its log is in it."""
+
+    record: SessionRecord
+    run: RunRecord
+    next_offset: int
+    state: Mapping[str, Any]
+    """With the beginnings of its keys."""
+    events: Sequence[Logged] = field(default=(), repr=False)
+
+    @property
+    def session_id(self) -> str:
+        return self.record.session_id
+
+    @property
+    def ended(self) -> bool:
+        return self.run.status in ENDINGS.values()
+
+    @property
+    def updated_at(self) -> datetime:
+        """When its last event happened, or when its own facts were changed after that."""
+        said = self.run.updated_at or self.record.created_at
+        changed = self.record.changed_at
+        return max(said, changed) if changed > self.record.created_at else said
+
+
+class SessionReader(Protocol):
+    """Where sessions are read. Each answer has everything that was acknowledged before it was asked for."""
+
+    async def find(self, session_id: str) -> SessionRecord | None:
+        """The session's own facts, also if it has expired."""
+
+    async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
+        """The session with its state, and with its events if they are wanted."""
+
+    async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
+        """What these scopes hold, by key."""
+
+    async def list(
+        self,
+        *,
+        app: str | None,
+        user: str | None,
+        labels: Mapping[str, str],
+        limit: int,
+        cursor: str | None,
+    ) -> tuple[list[Session], str | None]:
+        """A page of sessions, the newest first, and the cursor of the next page."""
+
+
+def has_expired(record: SessionRecord, now: datetime) -> bool:
+    return record.expires_at is not None and record.expires_at <= now

@@ -1,0 +1,127 @@
+"""Sessions read from the log alone, for whoever has no MongoDB: slower the more there is, and always right."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from runfold.log.catalog import partition_of
+from runfold.log.shared import read_shared
+from runfold.session import EventsWanted, Logged, Session, has_expired
+from runfold_projections.admission import Admitted
+from runfold_projections.run import RunRecord, fold
+from runfold_projections.session import SessionRecord, SharedFold, shared_event
+from runfold_projections.state import own_keys
+from runfold_schemas.catalog import Life
+from runfold_schemas.errors import InvalidEventError, UndecodableError
+from runfold_schemas.events import ABOUT_THE_RUN, AnyEvent
+from runfold_schemas.sessions import app_scope, session_key, user_scope
+from runfold_schemas.topics import CATALOG_PARTITIONS
+
+if TYPE_CHECKING:
+    from runfold.client import Runfold
+
+
+class LogSessionReader:
+    """A `SessionReader` that reads whole partitions of `{prefix}.sessions` for each answer."""
+
+    def __init__(self, runfold: "Runfold") -> None:
+        self._runfold = runfold
+
+    async def find(self, session_id: str) -> SessionRecord | None:
+        folded = await self._fold({partition_of(session_key(session_id))})
+        return folded.sessions.get(session_id)
+
+    async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
+        run = self._runfold.run_of(
+            Life(
+                run_id=record.run_id,
+                log_id=record.log_id,
+                agent_id=record.app,
+                session_id=record.session_id,
+            )
+        )
+        history = [admitted async for admitted in run.history()]
+        own: dict[str, Any] = {}
+        for one in history:
+            if one.counts and one.event is not None:
+                own |= own_keys(one.event.state_delta)
+        shared = await self.values([app_scope(record.app), user_scope(record.app, record.user)])
+        return Session(
+            record,
+            fold(RunRecord(run_id=record.run_id), history),
+            next_offset=history[-1].record.offset + 1 if history else 0,
+            state=own | shared,
+            events=events_of(history, wanted) if wanted is not None else (),
+        )
+
+    async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
+        folded = await self._fold({partition_of(scope) for scope in scopes})
+        return {key: value.value for (scope, key), value in folded.values.items() if scope in scopes}
+
+    async def list(
+        self, *, app: str | None, user: str | None, labels: Mapping[str, str], limit: int, cursor: str | None
+    ) -> tuple[list[Session], str | None]:
+        folded = await self._fold(set(range(CATALOG_PARTITIONS)))
+        now = datetime.now(UTC)
+        records = [
+            record
+            for record in folded.sessions.values()
+            if record is not None
+            and not has_expired(record, now)
+            and app in (None, record.app)
+            and user in (None, record.user)
+            and labels.items() <= record.labels.items()
+        ]
+        records.sort(key=lambda record: (record.created_at, record.session_id), reverse=True)
+        begin = _position(cursor)
+        page = [await self.view(record, None) for record in records[begin : begin + limit]]
+        return page, str(begin + limit) if len(records) > begin + limit else None
+
+    async def _fold(self, partitions: set[int]) -> SharedFold:
+        seen: set[tuple[str, str]] = set()
+
+        def is_first(key: str, event_id: str, _: int) -> bool:
+            known = (key, event_id) in seen
+            seen.add((key, event_id))
+            return not known
+
+        folded = SharedFold({}, is_first=is_first)
+        for partition in partitions:
+            async for records in read_shared(self._runfold.settings, partition):
+                for record in records:
+                    try:
+                        folded.take(*shared_event(record), record.offset)
+                    except UndecodableError:
+                        continue  # the projector keeps it as a dead letter
+        return folded
+
+
+def events_of(history: Sequence[Admitted], wanted: EventsWanted) -> list[Logged]:
+    """The events of a history that are wanted."""
+    events = [
+        Logged(one.record.offset, one.record.log_time, one.outcome, one.record.value or b"")
+        for one in history
+        if one.counts and one.event is not None and is_wanted(one.record.offset, one.event, wanted)
+    ]
+    return events if wanted.newest is None else events[len(events) - min(wanted.newest, len(events)) :]
+
+
+def is_wanted(offset: int, event: AnyEvent, wanted: EventsWanted) -> bool:
+    return (
+        offset >= wanted.first_offset
+        and (wanted.end_offset is None or offset < wanted.end_offset)
+        and is_shown(event.type, wanted.types)
+        and (wanted.since is None or event.timestamp >= wanted.since)
+    )
+
+
+def is_shown(kind: str, types: frozenset[str]) -> bool:
+    """Whether events of this kind are among a session's. With `types`, only those."""
+    return kind in types if types else kind not in ABOUT_THE_RUN
+
+
+def _position(cursor: str | None) -> int:
+    try:
+        return int(cursor or 0)
+    except ValueError as error:
+        raise InvalidEventError("the cursor is not one that was given out here", field="cursor") from error

@@ -1,0 +1,309 @@
+"""Sessions: a conversation with its state, over however many processes. What a session is told stands in the log of its run.
+
+    sessions = runfold.sessions
+    session = await sessions.create(app="shop", user="u-1", state={"user:language": "en"})
+    await sessions.append(session.session_id, UserMessage(message="Hello"), state_delta={"step": 1})
+    (await sessions.view(session.session_id)).state
+
+State has scopes by the beginnings of its keys: `app:` is shared by all users of an app, `user:` by all sessions of a user,
+`temp:` is never stored, and all else is the session's own. Writing needs Kafka; what is read is a `SessionReader`'s matter.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from runfold.ids import new_event_id, new_log_id, uuid7
+from runfold.log.shared import send_shared
+from runfold.run import Position, Run, outgoing
+from runfold.session import EventsWanted, Session, SessionReader, has_expired
+from runfold_projections.session import SessionRecord
+from runfold_projections.state import Forward, forwards, without_temporary
+from runfold_schemas.catalog import Life
+from runfold_schemas.codec import new_data, new_event
+from runfold_schemas.data import Data
+from runfold_schemas.errors import (
+    InvalidEventError,
+    RejectedError,
+    RunEndedError,
+    SessionConflictError,
+    SessionEndedError,
+    SessionNotFoundError,
+)
+from runfold_schemas.events import AnyEvent, RunCanceled, RunOpened
+from runfold_schemas.sessions import SessionCreated, SessionDeleted, SessionUpdated, session_key
+from runfold_schemas.topics import check_id, check_session_id
+
+if TYPE_CHECKING:
+    from runfold.client import Runfold
+
+_OPEN_MAX: Final = 10_000
+"""Sessions that are appended to without looking them up anew."""
+
+
+class Sessions:
+    """Every verb may raise `UnavailableError`, `InvalidIdError` and `InvalidEventError`."""
+
+    def __init__(self, runfold: "Runfold", reader: SessionReader) -> None:
+        self._runfold = runfold
+        self._reader = reader
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+
+    async def create(
+        self,
+        *,
+        app: str,
+        user: str = "",
+        session_id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        display_name: str | None = None,
+        ttl: timedelta | None = None,
+    ) -> Session:
+        """A new session, of a new id unless one is given. Raises `SessionConflictError` where that is taken."""
+        check_id(app, name="app")
+        session_id = check_session_id(str(uuid7()) if session_id is None else session_id)
+        now = datetime.now(UTC)
+        created = new_data(
+            SessionCreated,
+            session_id=session_id,
+            app=app,
+            user=user,
+            log_id=new_log_id(),
+            labels=labels or {},
+            display_name=display_name,
+            expires_at=now + ttl if ttl is not None else None,
+        )
+        await self._make_room(session_id, now)
+        opening = _opening(created, checked_state(state or {}), now)
+        topic = self._runfold.topics.run(opening.run_id, created.log_id)
+        await self._runfold.open_topic(topic, opening)
+        fact = new_event(created, event_id=new_event_id(), run_id=opening.run_id, timestamp=now)
+        await self._decide([Forward(session_key(session_id), fact)])
+        record = await self._reader.find(session_id)
+        if record is None or record.run_id != opening.run_id:
+            await self._runfold.delete_topic(topic)
+            raise SessionConflictError(session_id)
+        await self._runfold.announce(_life(record))
+        await self._decide(forwards(opening, app=app, user=user))
+        run = self._runfold.run_of(_life(record), is_new=True)
+        self._remember(record, run)
+        return await self._reader.view(record, None)
+
+    async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session:
+        """The session with its state, and with its events if they are wanted. Raises `SessionNotFoundError`."""
+        return await self._reader.view(await self._standing(session_id), wanted)
+
+    async def values(self, scope: str) -> dict[str, Any]:
+        """What a scope of shared state holds, by key: see `app_scope` and `user_scope`."""
+        return await self._reader.values([scope])
+
+    async def append(self, session_id: str, data: Data | AnyEvent, **envelope: Any) -> Position:
+        """Appends one event; `envelope` takes what `Run.event` takes, `state_delta` and `expected_offset` among it.
+
+        Returns once the event is durable, and what it changes of shared state. Raises `SessionNotFoundError`,
+        `SessionEndedError`, `EventTooLargeError`, and `RejectedError` where `expected_offset` lost.
+        """
+        opened = await self._opened(session_id)
+        event = opened.run.event(data, **envelope) if isinstance(data, Data) else data
+        with _told_of_session(session_id):
+            event = _checked(event)
+            position = await opened.run.publish(event)
+        await self._forward([event], opened.record)
+        return position
+
+    async def append_batch(self, session_id: str, batch: Iterable[Data | AnyEvent]) -> list[Position]:
+        """Appends several events as one: all or none of them. Raises as `append` does, but for `RejectedError`."""
+        opened = await self._opened(session_id)
+        events = [opened.run.event(one) if isinstance(one, Data) else one for one in batch]
+        with _told_of_session(session_id):
+            events = [_checked(event) for event in events]
+            positions = await opened.run.publish_batch(events)
+        await self._forward(events, opened.record)
+        return positions
+
+    async def run_id(self, session_id: str) -> str:
+        """The run whose log the session's events stand in. Raises `SessionNotFoundError`."""
+        return (await self._opened(session_id)).run.run_id
+
+    async def update(
+        self,
+        session_id: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        display_name: str | None = None,
+        ttl: timedelta | None = None,
+    ) -> Session:
+        """Merges labels, sets the name, or lets the session expire `ttl` from now. What is None stays as it is.
+
+        Raises `SessionNotFoundError`, `SessionEndedError`.
+        """
+        now = datetime.now(UTC)
+        updated = new_data(
+            SessionUpdated,
+            session_id=session_id,
+            labels=labels or {},
+            display_name=display_name,
+            expires_at=now + ttl if ttl is not None else None,
+        )
+        if (await self.view(session_id)).ended:
+            raise SessionEndedError(session_id)
+        await self._decide([await self._fact(updated, now)])
+        return await self.view(session_id)
+
+    async def end(self, session_id: str) -> Session:
+        """Ends the session: nothing can be appended any more. Raises `SessionNotFoundError`, `SessionEndedError`."""
+        opened = await self._opened(session_id)
+        with _told_of_session(session_id):
+            try:
+                await opened.run.complete()
+            except RejectedError as error:
+                raise SessionEndedError(session_id) from error
+        return await self.view(session_id)
+
+    async def delete(self, session_id: str) -> None:
+        """Deletes the session with its events and its runs; shared state stays. Raises `SessionNotFoundError`."""
+        await self._delete(await self._standing(session_id))
+
+    async def _make_room(self, session_id: str, now: datetime) -> None:
+        standing = await self._reader.find(session_id)
+        if standing is not None and not has_expired(standing, now):
+            raise SessionConflictError(session_id)
+        if standing is not None:
+            await self._delete(standing)
+
+    async def _delete(self, record: SessionRecord) -> None:
+        now = datetime.now(UTC)
+        # Whoever goes on appending at this moment, with an expectation, is refused by the log itself.
+        canceled = new_event(
+            RunCanceled(reason="its session was deleted"),
+            event_id=new_event_id(),
+            run_id=record.run_id,
+            timestamp=now,
+        )
+        topic = self._runfold.topics.run(record.run_id, record.log_id)
+        sealed = await self._runfold.publisher.send(
+            topic, outgoing(canceled, source=self._runfold.settings.source)
+        )
+        await self._runfold.publisher.wait(sealed)
+        deleted = new_data(SessionDeleted, session_id=record.session_id)
+        fact = new_event(deleted, event_id=new_event_id(), run_id=record.run_id, timestamp=now)
+        await self._decide([Forward(session_key(record.session_id), fact)])
+        self._open.pop(record.session_id, None)
+        await self._reader.find(record.session_id)  # which waits until no reader has it any more
+        await self._runfold.publisher.forget(topic)
+
+    async def _standing(self, session_id: str) -> SessionRecord:
+        record = await self._reader.find(check_session_id(session_id))
+        if record is None or has_expired(record, datetime.now(UTC)):
+            raise SessionNotFoundError(session_id)
+        return record
+
+    async def _opened(self, session_id: str) -> "_Open":
+        """What is needed to append. What was opened before is used again until the catalog says that it was deleted."""
+        known = self._open.get(session_id)
+        if known is not None and not self._is_over(known):
+            self._open.move_to_end(session_id)
+            return known
+        record = await self._standing(session_id)
+        life = await self._runfold.catalog.lookup(record.run_id) or _life(record)
+        return self._remember(record, self._runfold.run_of(life))
+
+    def _is_over(self, opened: "_Open") -> bool:
+        life = self._runfold.catalog.known(opened.run.run_id)
+        return (life is not None and life.deleted) or has_expired(opened.record, datetime.now(UTC))
+
+    def _remember(self, record: SessionRecord, run: Run) -> "_Open":
+        opened = self._open[record.session_id] = _Open(record, run)
+        if len(self._open) > _OPEN_MAX:
+            self._open.popitem(last=False)
+        return opened
+
+    async def _fact(self, data: SessionUpdated, now: datetime) -> Forward:
+        run_id = (await self._opened(data.session_id)).run.run_id
+        event = new_event(data, event_id=new_event_id(), run_id=run_id, timestamp=now)
+        return Forward(session_key(data.session_id), event)
+
+    async def _forward(self, events: Iterable[AnyEvent], record: SessionRecord) -> None:
+        for event in events:
+            if event.state_delta:
+                await self._decide(forwards(event, app=record.app, user=record.user))
+
+    async def _decide(self, facts: Sequence[Forward]) -> None:
+        """Returns when all of them are durable in the topic whose order decides them."""
+        publisher, settings = self._runfold.publisher, self._runfold.settings
+        for ack in [await send_shared(publisher, settings, fact) for fact in facts]:
+            await publisher.wait(ack)
+
+    async def list(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[list[Session], str | None]:
+        """A page of sessions, the newest first, with their state, and the cursor of the next page."""
+        return await self._reader.list(app=app, user=user, labels=labels or {}, limit=limit, cursor=cursor)
+
+
+class _Open(NamedTuple):
+    record: SessionRecord
+    run: Run
+
+
+def checked_state(delta: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `delta` is stored. Raises `InvalidEventError` naming the key whose value JSON cannot carry exactly."""
+    stored = without_temporary(delta)
+    for key, value in stored.items():
+        try:
+            survives = json.loads(json.dumps(value, allow_nan=False)) == value
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidEventError(
+                f"state_delta: the value of {key!r} is not JSON: {error}", field=f"state_delta.{key}"
+            ) from error
+        if not survives:
+            raise InvalidEventError(
+                f"state_delta: the value of {key!r} would change on its way through JSON: use lists, string keys and finite numbers",
+                field=f"state_delta.{key}",
+            )
+    return stored
+
+
+def _checked(event: AnyEvent) -> AnyEvent:
+    if not event.state_delta:
+        return event
+    return event.model_copy(update={"state_delta": checked_state(event.state_delta)})
+
+
+def _opening(created: SessionCreated, state: Mapping[str, Any], now: datetime) -> AnyEvent:
+    opened = new_data(
+        RunOpened,
+        agent_id=created.app,
+        log_id=created.log_id,
+        session_id=created.session_id,
+        user_id=created.user,
+    )
+    return new_event(
+        opened,
+        event_id=new_event_id(),
+        run_id=str(uuid7()),
+        timestamp=now,
+        **({"state_delta": dict(state)} if state else {}),
+    )
+
+
+def _life(record: SessionRecord) -> Life:
+    return Life(run_id=record.run_id, log_id=record.log_id, agent_id=record.app, session_id=record.session_id)
+
+
+@contextmanager
+def _told_of_session(session_id: str) -> Iterator[None]:
+    try:
+        yield
+    except RunEndedError as error:
+        raise SessionEndedError(session_id) from error
