@@ -34,6 +34,13 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
+from runfold_schemas.sessions import (
+    FrameworkEvent,
+    SessionCreated,
+    SessionDeleted,
+    SessionUpdated,
+    StateChanged,
+)
 
 modest = settings(max_examples=60, deadline=None)
 """For properties: a few seconds for all of them, also where the machine is busy with something else."""
@@ -64,6 +71,13 @@ ONE_OF_EACH: tuple[Data, ...] = (
     EventAmended(
         offset=3, stand_ins=(StandIn(type="user_message", data={"message": "hi"}),), reason="it began with us"
     ),
+    FrameworkEvent(framework="openai-agents", body={"role": "user", "content": "hi"}),
+    StateChanged(),
+    SessionCreated(
+        session_id="session-1", app="app-1", user="user-1", log_id="log-1", labels={"team": "red"}
+    ),
+    SessionUpdated(session_id="session-1", labels={"team": "blue"}, display_name="A talk"),
+    SessionDeleted(session_id="session-1"),
 )
 """An event's data of every kind."""
 

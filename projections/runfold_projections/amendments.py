@@ -1,12 +1,48 @@
-"""Events that stand as others in the ledger: how an `event_amended` is applied before a log is folded to messages."""
+"""The events of a log as they stand in its ledger: what is amended stands as other events, and so does what an agent framework
+said, in its own form. Whatever folds a log to messages folds what `as_they_stand` or `standing` gives.
+"""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
-from runfold_schemas.codec import new_event
+from runfold_projections.frameworks import said, standing_for
+from runfold_schemas.codec import TYPE_OF
 from runfold_schemas.events import AnyEvent, EventAmended
+from runfold_schemas.sessions import FrameworkEvent
+
+Place = int | tuple[int, int]
+"""Where an event stands: the offset of its record. Where others stand for what the record holds, each of them has the offset
+and its number among them, from 0.
+"""
 
 Amendments = Mapping[int, EventAmended]
 """By the offset of what is amended."""
+
+_STANDS_OTHERWISE: Final = (EventAmended, FrameworkEvent)
+
+TYPES_STANDING_OTHERWISE: Final = frozenset(TYPE_OF[kind] for kind in _STANDS_OTHERWISE)
+"""A log without these kinds stands as it is."""
+
+
+def offset_of(place: Place) -> int:
+    return place if isinstance(place, int) else place[0]
+
+
+def is_first(place: Place) -> bool:
+    """Whether nothing of the same record stands before it."""
+    return isinstance(place, int) or place[1] == 0
+
+
+def in_order(place: Place) -> tuple[int, int]:
+    """What places are sorted by."""
+    return (place, 0) if isinstance(place, int) else place
+
+
+def as_they_stand(log: Sequence[tuple[int, AnyEvent]]) -> Sequence[tuple[Place, AnyEvent]]:
+    """The events of a whole log as they stand in the ledger."""
+    if not any(isinstance(event.data, _STANDS_OTHERWISE) for _, event in log):
+        return log
+    return list(standing(log, amendments_of(log)))
 
 
 def amendments_of(events: Iterable[tuple[int, AnyEvent]]) -> dict[int, EventAmended]:
@@ -14,12 +50,25 @@ def amendments_of(events: Iterable[tuple[int, AnyEvent]]) -> dict[int, EventAmen
     return {event.data.offset: event.data for _, event in events if isinstance(event.data, EventAmended)}
 
 
-def amended(events: Iterable[tuple[int, AnyEvent]], amendments: Amendments) -> Iterator[tuple[int, AnyEvent]]:
-    """The events as they stand in the ledger. Those that stand for one event have its offset and its envelope."""
+def standing(
+    events: Iterable[tuple[int, AnyEvent]], amendments: Amendments
+) -> Iterator[tuple[Place, AnyEvent]]:
+    """The events as they stand in the ledger. Those that stand for one event share its offset and its envelope."""
     for offset, event in events:
-        if offset not in amendments or isinstance(event.data, EventAmended):
-            yield offset, event
+        if offset in amendments and not isinstance(event.data, EventAmended):
+            data = [stand_in.said() for stand_in in amendments[offset].stand_ins]
+            yield from _numbered(offset, standing_for(event, data))
+        elif isinstance(event.data, FrameworkEvent):
+            yield from _numbered(offset, said(event))
         else:
-            for stand_in in amendments[offset].stand_ins:
-                envelope = {name: getattr(event, name) for name in event.model_fields_set - {"type", "data"}}
-                yield offset, new_event(stand_in.said(), **envelope)
+            yield offset, event
+
+
+def event_at(place: Place, event: AnyEvent, amendments: Amendments) -> AnyEvent:
+    """The event that stands at `place`, given the one in the record there."""
+    return dict(standing([(offset_of(place), event)], amendments))[place]
+
+
+def _numbered(offset: int, events: Iterable[AnyEvent]) -> Iterator[tuple[Place, AnyEvent]]:
+    for index, event in enumerate(events):
+        yield (offset, index), event

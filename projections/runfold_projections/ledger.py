@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, assert_never
 
 from pydantic import TypeAdapter
 
-from runfold_projections.amendments import amended, amendments_of
+from runfold_projections.amendments import Place, as_they_stand
 from runfold_projections.exchanges import ResultPlan, plan_results
 from runfold_schemas.events import (
     AnyEvent,
@@ -57,22 +57,21 @@ _MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Message)
 
 
 def build_messages_from_events(events: Iterable[AnyEvent]) -> list[Message]:
-    """The ledger of a run's events, given in the order of their log. Any prefix of a log has one."""
-    log = list(events)
-    return build_messages_from_log(log, enumerate(log))
+    """The ledger of a run's events, given in the order of their log. Any prefix of a log has one.
+
+    An amendment names an offset: where the log has gaps, `build_messages_from_log` knows what it means.
+    """
+    return build_messages_from_log(enumerate(events))
 
 
-def build_messages_from_log(
-    events: Mapping[int, AnyEvent] | Sequence[AnyEvent], log: Iterable[tuple[int, AnyEvent]]
-) -> list[Message]:
-    """The ledger of a log of `(offset, event)` pairs; `events` has them by offset."""
-    pairs = list(log)
-    if amendments := amendments_of(pairs):
-        pairs = list(amended(pairs, amendments))
-    stream = LedgerStream(plan_results(pairs))
-    drafts = [draft for offset, event in pairs for draft in stream.feed(offset, event)]
+def build_messages_from_log(log: Iterable[tuple[int, AnyEvent]]) -> list[Message]:
+    """The ledger of a log of `(offset, event)` pairs."""
+    standing = as_they_stand(list(log))
+    stream = LedgerStream(plan_results(standing))
+    drafts = [draft for place, event in standing for draft in stream.feed(place, event)]
     drafts.extend(stream.finish())
-    return [draft.message(events) for draft in drafts]
+    by_place = dict(standing) if any(draft.late for draft in drafts) else {}
+    return [draft.message(by_place) for draft in drafts]
 
 
 class Ledger:
@@ -147,22 +146,22 @@ class Draft(NamedTuple):
     """A message of a streamed ledger, complete but for tool results that lie further on in the log."""
 
     role: Role
-    parts: Sequence[Fields | int]
-    """An int stands for a tool result: it is the offset of the event that carries it."""
-    late: tuple[int, ...] = ()
-    """The ints among `parts`: what to read before `message`. Mostly none."""
-    thinking: tuple[int, ...] = ()
-    """The offsets of the thinking in it."""
+    parts: Sequence[Fields | Place]
+    """A place stands for a tool result: it is that of the event that carries it."""
+    late: tuple[Place, ...] = ()
+    """The places among `parts`: what to read before `message`. Mostly none."""
+    thinking: tuple[Place, ...] = ()
+    """The places of the thinking in it."""
 
-    def message(self, events: Mapping[int, AnyEvent] | Sequence[AnyEvent]) -> Message:
-        """The message, given the event at each offset in `late`. Raises `TypeError` if one is no tool result."""
+    def message(self, events: Mapping[Place, AnyEvent]) -> Message:
+        """The message, given the event at each place in `late`. Raises `TypeError` if one is no tool result."""
         return _MESSAGE.validate_python(self.fields(events))
 
-    def fields(self, events: Mapping[int, AnyEvent] | Sequence[AnyEvent]) -> Fields:
+    def fields(self, events: Mapping[Place, AnyEvent]) -> Fields:
         """The fields of `message`, all of them and in their order, so that both are the same JSON; for who only writes that."""
         if not self.late:
             return {"role": self.role, "parts": self.parts}
-        parts = [_late_result(events[part]) if isinstance(part, int) else part for part in self.parts]
+        parts = [part if isinstance(part, dict) else _late_result(events[part]) for part in self.parts]
         return {"role": self.role, "parts": parts}
 
 
@@ -170,8 +169,8 @@ class LedgerStream:
     """The second pass over a log: events go in one at a time, and messages come out as soon as nothing can join them.
 
         stream = LedgerStream(planner.plan())              # made from the same events
-        async for offset, event in read():
-            for draft in stream.feed(offset, event):       # and after the last event: stream.finish()
+        async for place, event in read():                  # as they stand (`amendments`)
+            for draft in stream.feed(place, event):        # and after the last event: stream.finish()
                 yield draft.message({late: await read_one(late) for late in draft.late})
 
     It holds one exchange: an assistant message and the results that came while it was open. What closes the message:
@@ -190,16 +189,16 @@ class LedgerStream:
         self._plan = plan
         self._exchange: _Exchange | None = None
 
-    def feed(self, offset: int, event: AnyEvent) -> Sequence[Draft]:
+    def feed(self, place: Place, event: AnyEvent) -> Sequence[Draft]:
         """Takes the next event of the log and gives the messages, mostly none, that it closes, in their order."""
         # Each case that does not match costs 0.1 us, and a stream's deltas are most of a log: they come first.
         match event.data:
             case AssistantMessage() | Thinking() | ToolCall() | ProviderPart() as said:
                 exchange, closed = self._turn_to(event)
-                exchange.add(offset, said)
+                exchange.add(place, said)
                 return closed
             case ToolResult() as result:
-                self._answer(offset, result)
+                self._answer(place, result)
                 return ()
             case UserMessage() as asked:
                 return [*self.finish(), *_drafts("user", _asked(asked))]
@@ -233,12 +232,12 @@ class LedgerStream:
         self._exchange = _Exchange(event.message_id, provider=event.provider)
         return self._exchange, closed
 
-    def _answer(self, offset: int, result: ToolResult) -> None:
-        if offset in self._plan.orphans:
+    def _answer(self, place: Place, result: ToolResult) -> None:
+        if place in self._plan.orphans:
             self._exchange = self._exchange or _Exchange(None)
             self._exchange.answer_nothing(result)
         elif self._exchange:
-            self._exchange.answer(offset, result, self._plan)
+            self._exchange.answer(place, result, self._plan)
 
 
 class _Exchange:
@@ -250,11 +249,11 @@ class _Exchange:
         self._assistant = _Assistant(provider)
         self._message_id = message_id
         self._interrupted = False
-        # Offsets of calls by id, each id at its first call's place: results follow in the order of this dictionary.
-        self._calls: dict[str, list[int]] = {}
-        self._answers: dict[int, Fields] = {}
+        # Places of calls by id, each id at its first call's place: results follow in the order of this dictionary.
+        self._calls: dict[str, list[Place]] = {}
+        self._answers: dict[Place, Fields] = {}
         self._orphans: list[Fields] = []
-        self._thinking: list[int] = []
+        self._thinking: list[Place] = []
 
     def takes(self, message_id: str | None) -> bool:
         """Whether an event of the assistant with this `message_id` is part of the message, whose id it then is."""
@@ -264,29 +263,29 @@ class _Exchange:
             self._message_id = self._message_id or message_id
         return not self._interrupted
 
-    def add(self, offset: int, said: AssistantMessage | Thinking | ToolCall | ProviderPart) -> None:
+    def add(self, place: Place, said: AssistantMessage | Thinking | ToolCall | ProviderPart) -> None:
         match said:
             case AssistantMessage(message=text):
                 self._assistant.say(text, said.content_index, said.provider_data)
             case Thinking():
                 if self._assistant.think(said):
-                    self._thinking.append(offset)
+                    self._thinking.append(place)
             case ProviderPart():
                 self._assistant.keep(said)
             case ToolCall(tool_call_id=tool_id):
                 self._assistant.call(tool_id, said.tool_name, said.payload, said.provider_data)
-                self._calls.setdefault(tool_id, []).append(offset)
+                self._calls.setdefault(tool_id, []).append(place)
             case _:
                 assert_never(said)
 
-    def answer(self, offset: int, result: ToolResult, plan: ResultPlan) -> None:
+    def answer(self, place: Place, result: ToolResult, plan: ResultPlan) -> None:
         calls = self._calls.get(result.tool_call_id)
         if not calls or not result.tool_call_id:
             return
         self._interrupted = True
         # Only the result that counts is kept, so an exchange is no larger than its two messages.
-        if plan.results.get(calls[-1]) == offset:
-            self._answers[offset] = _result(result)
+        if plan.results.get(calls[-1]) == place:
+            self._answers[place] = _result(result)
 
     def answer_nothing(self, result: ToolResult) -> None:
         self._interrupted = True
@@ -404,12 +403,12 @@ def _result(result: ToolResult) -> Fields:
 def _late_result(event: AnyEvent) -> Fields:
     if not isinstance(event.data, ToolResult):
         raise TypeError(
-            f"event {event.event_id} is a {event.type}, the ledger needs the tool_result at its offset"
+            f"event {event.event_id} is a {event.type}, the ledger needs the tool_result at its place"
         )
     return _result(event.data)
 
 
-def _drafts(role: Role, parts: Sequence[Fields | int], late: tuple[int, ...] = ()) -> list[Draft]:
+def _drafts(role: Role, parts: Sequence[Fields | Place], late: tuple[Place, ...] = ()) -> list[Draft]:
     return [Draft(role, parts, late)] if parts else []
 
 

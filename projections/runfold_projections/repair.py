@@ -5,10 +5,11 @@ What is missing is published (a result that says that the call was interrupted);
 it stands otherwise in the ledger while the log keeps it.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple
 
-from runfold_projections.amendments import amended, amendments_of
+from runfold_projections.amendments import Place, amendments_of, offset_of, standing
 from runfold_projections.exchanges import ResultPlanner, plan_results
 from runfold_projections.ledger import Fields, LedgerStream
 from runfold_schemas.codec import TYPE_OF
@@ -30,97 +31,126 @@ INTERRUPTED: Final = "The call was interrupted: its result is not known."
 CUT_OFF: Final = "The arguments of this call were cut off, or are no JSON object."
 BEGINNING: Final = "(The assistant begins the conversation.)"
 
-Pairs = Sequence[tuple[int, AnyEvent]]
+Log = Sequence[tuple[int, AnyEvent]]
 """Events that count, with their offsets, in the order of their log."""
 
+Standing = Sequence[tuple[Place, AnyEvent]]
+"""The same as they stand in the ledger."""
 
-def repair(events: Pairs) -> list[Data]:
+
+class Change(NamedTuple):
+    """What shall stand in a place instead of what stands there."""
+
+    place: Place
+    instead: tuple[Data, ...]
+    reason: str
+
+
+def repair(events: Log) -> list[Data]:
     """What to append to a log so that every provider accepts its ledger; nothing where they do already.
 
     What no event can mend (an image that a provider does not take) is left to validation.
     """
     appended: list[Data] = []
-    standing = _standing(events, appended)
+    ledger = _standing(events, appended)
     # Each rule sees the ledger as the rules before it left it. The beginning comes last, when it is known what remains.
     for rule in (_calls_without_objects, _unanswerable, _instructions_within, _thinking_alone, _beginning):
-        appended += rule(standing)
-        standing = _standing(events, appended)
-    return appended + list(_interrupted(standing))
+        appended += _amendments(ledger, rule(ledger))
+        ledger = _standing(events, appended)
+    return appended + list(_interrupted(ledger))
 
 
-def _standing(events: Pairs, appended: Sequence[Data]) -> Pairs:
+def _standing(events: Log, appended: Sequence[Data]) -> Standing:
     """The events as they stand with what was appended so far."""
     amendments = amendments_of(events) | {
         data.offset: data for data in appended if isinstance(data, EventAmended)
     }
-    return list(amended(events, amendments))
+    return list(standing(events, amendments))
 
 
-def _calls_without_objects(events: Pairs) -> Iterator[Data]:
+def _amendments(ledger: Standing, changes: Iterable[Change]) -> Iterator[EventAmended]:
+    """One amendment for each record that has a change: what else stands for it is told again."""
+    changed = {change.place: change for change in changes}
+    offsets = {offset_of(place) for place in changed}
+    for offset, parts in groupby(ledger, key=lambda part: offset_of(part[0])):
+        if offset in offsets:
+            stand_ins: list[StandIn] = []
+            reasons: dict[str, None] = {}
+            for place, event in parts:
+                change = changed.get(place, Change(place, (event.data,), ""))
+                stand_ins += map(_stand_in, change.instead)
+                reasons[change.reason] = None
+            reason = "; ".join(filter(None, reasons))
+            yield EventAmended(offset=offset, stand_ins=tuple(stand_ins), reason=reason)
+
+
+def _stand_in(data: Data) -> StandIn:
+    fields = data.model_dump(mode="json", exclude_unset=True)
+    return StandIn.model_validate({"type": TYPE_OF[type(data)], "data": fields})
+
+
+def _calls_without_objects(ledger: Standing) -> Iterator[Change]:
     """Arguments that a crash cut off are kept as text, and only an object is taken by every provider."""
-    for offset, event in events:
+    for place, event in ledger:
         if isinstance(event.data, ToolCall) and not isinstance(event.data.payload, dict):
             payload = {} if event.data.payload is None else {"arguments": event.data.payload}
             call = event.data.model_copy(update={"payload": payload, "provider_data": None})
-            yield _amend(offset, call, reason=CUT_OFF)
+            yield Change(place, (call,), CUT_OFF)
 
 
-def _unanswerable(events: Pairs) -> Iterator[Data]:
+def _unanswerable(ledger: Standing) -> Iterator[Change]:
     """Calls that no result can reach any more, and results that no call waits for."""
     planner = ResultPlanner()
-    last_of: dict[str, int] = {}
-    for offset, event in events:
-        planner.feed(offset, event)
+    last_of: dict[str, Place] = {}
+    for place, event in ledger:
+        planner.feed(place, event)
         if isinstance(event.data, ToolCall):
-            last_of[event.data.tool_call_id] = offset
-    for fault in planner.faults():
-        waits = fault.rule == "call-has-result" and last_of.get(fault.tool_use_id or "") == fault.offset
-        if fault.offset is not None and not waits:
-            yield _amend(fault.offset, reason=f"{fault.text}, and none can come")
+            last_of[event.data.tool_call_id] = place
+    for place, fault in planner.faulty():
+        if fault.rule != "call-has-result" or last_of.get(fault.tool_use_id or "") != place:
+            yield Change(place, (), f"{fault.text}, and none can come")
 
 
-def _instructions_within(events: Pairs) -> Iterator[Data]:
+def _instructions_within(ledger: Standing) -> Iterator[Change]:
     """Most providers know instructions at the beginning only, and moving them would change what they are about."""
     spoken = False
-    for offset, event in events:
+    for place, event in ledger:
         if isinstance(event.data, SystemMessage) and spoken and event.data.message:
             text = f"[Instructions] {event.data.message}"
-            yield _amend(offset, UserMessage(message=text), reason="instructions within the conversation")
+            yield Change(place, (UserMessage(message=text),), "instructions within the conversation")
         spoken = spoken or _speaks(event) or _text_of(event) != ""
 
 
-def _thinking_alone(events: Pairs) -> Iterator[Data]:
+def _thinking_alone(ledger: Standing) -> Iterator[Change]:
     """Thinking that no word followed: providers refuse a message of nothing else."""
-    stream = LedgerStream(plan_results(events))
-    drafts = [draft for offset, event in events for draft in stream.feed(offset, event)]
+    stream = LedgerStream(plan_results(ledger))
+    drafts = [draft for place, event in ledger for draft in stream.feed(place, event)]
     for draft in [*drafts, *stream.finish()]:
-        if draft.thinking and not any(isinstance(part, int) or _says_something(part) for part in draft.parts):
-            for offset in draft.thinking:
-                yield _amend(offset, reason="thinking that nothing followed")
+        if draft.thinking and not any(map(_says_something, draft.parts)):
+            for place in draft.thinking:
+                yield Change(place, (), "thinking that nothing followed")
 
 
-def _beginning(events: Pairs) -> Iterator[Data]:
+def _beginning(ledger: Standing) -> Iterator[Change]:
     """Most providers refuse a conversation that the assistant begins."""
-    for offset, event in events:
+    for place, event in ledger:
         if isinstance(event.data, UserMessage) and _speaks(event):
             return
         if _speaks(event):
-            said = event.data
-            if isinstance(said, AssistantMessage | Thinking | ToolCall | ProviderPart):
-                yield _amend(offset, UserMessage(message=BEGINNING), said, reason="the assistant began")
+            yield Change(place, (UserMessage(message=BEGINNING), event.data), "the assistant began")
             return
 
 
-def _interrupted(events: Pairs) -> Iterator[Data]:
+def _interrupted(ledger: Standing) -> Iterator[Data]:
     planner = ResultPlanner()
-    calls: dict[int, ToolCall] = {}
-    for offset, event in events:
-        planner.feed(offset, event)
+    calls: dict[Place, ToolCall] = {}
+    for place, event in ledger:
+        planner.feed(place, event)
         if isinstance(event.data, ToolCall):
-            calls[offset] = event.data
-    for fault in planner.faults():
-        if fault.rule == "call-has-result" and fault.offset is not None:
-            call = calls[fault.offset]
+            calls[place] = event.data
+    for place, fault in planner.faulty():
+        if fault.rule == "call-has-result":
+            call = calls[place]
             yield ToolResult(tool_call_id=call.tool_call_id, tool_name=call.tool_name, error=INTERRUPTED)
 
 
@@ -145,20 +175,7 @@ def _speaks(event: AnyEvent) -> bool:
             return False
 
 
-def _says_something(part: Fields) -> bool:
+def _says_something(part: Fields | Place) -> bool:
+    if not isinstance(part, dict):
+        return True
     return part["type"] != "thinking" and (part["type"] != "text" or bool(part["text"].strip()))
-
-
-def _amend(
-    offset: int,
-    *stand_ins: UserMessage | AssistantMessage | Thinking | ToolCall | ProviderPart,
-    reason: str,
-) -> EventAmended:
-    return EventAmended(
-        offset=offset,
-        stand_ins=tuple(
-            StandIn.model_validate({"type": TYPE_OF[type(one)], "data": one.model_dump(exclude_unset=True)})
-            for one in stand_ins
-        ),
-        reason=reason,
-    )

@@ -19,8 +19,10 @@ from runfold_projections.validation import validate_bedrock, validate_strict
 from runfold_schemas.data import Data
 from runfold_schemas.events import (
     AnyEvent,
+    EventAmended,
 )
 from runfold_schemas.messages import TextPart, ToolResultPart, ToolUsePart
+from runfold_schemas.sessions import FrameworkEvent
 
 BIG = 123456789012345678901234567890
 
@@ -35,6 +37,19 @@ def exchange(number: int) -> list[Data]:
         ToolResult(tool_call_id="call", tool_name="look", result=[number]),
         AssistantMessage(message=f"answer {number}"),
     ]
+
+
+def said_within_a_framework(chance: random.Random) -> Data:
+    """An event that stands as several, whose calls and results cross other events."""
+    parts: list[dict[str, Any]] = [
+        {"text": "hm"},
+        {"functionCall": {"id": chance.choice("xyz"), "name": "t", "args": {}}},
+        {"functionCall": {"id": chance.choice("xyz"), "name": "t", "args": {}}},
+        {"functionResponse": {"id": chance.choice("xyzn"), "name": "t", "response": {"at": chance.random()}}},
+        {"functionResponse": {"id": chance.choice("xyzn"), "name": "t", "response": {"at": chance.random()}}},
+    ]
+    content = {"role": chance.choice(["user", "model"]), "parts": chance.sample(parts, chance.randrange(6))}
+    return FrameworkEvent(framework="adk", body={"author": "agent", "content": content})
 
 
 async def ledger(client: httpx.AsyncClient, run: Run, **params: Any) -> list[Message]:
@@ -160,6 +175,8 @@ async def test_a_ledger_that_grows_is_at_each_step_that_of_the_log(
         lambda: AssistantMessage(message=chance.choice(["a", "b"])),
         lambda: ToolCall(tool_call_id=chance.choice("xyz"), tool_name="t", payload=chance.random()),
         lambda: ToolResult(tool_call_id=chance.choice("xyzn"), result=chance.random()),
+        lambda: said_within_a_framework(chance),
+        lambda: FrameworkEvent(framework="openai-agents", body={"role": "assistant", "content": "c"}),
     ]
     events: list[AnyEvent] = []
     for _ in range(80):
@@ -172,6 +189,28 @@ async def test_a_ledger_that_grows_is_at_each_step_that_of_the_log(
         assert await ledger(client, run, min_offset=len(events)) == build_messages_from_events(events)
     half = len(events) // 2
     assert await ledger(client, run, as_of_offset=half) == build_messages_from_events(events[:half])
+
+
+@pytest.mark.parametrize("events_at_once_bytes", [10_000_000, 300])
+async def test_an_amended_ledger_is_that_of_the_log_however_it_is_read(
+    client: httpx.AsyncClient,
+    stored: Projected,
+    monkeypatch: pytest.MonkeyPatch,
+    events_at_once_bytes: int,
+):
+    monkeypatch.setattr(checkpoints, "KEPT_BYTES_MAX", events_at_once_bytes)
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    run = await stored.run()
+    for _ in range(10):
+        said = [said_within_a_framework(chance) for _ in range(10)]
+        await stored.publish(run, *said, UserMessage(message="?"))
+        amended = EventAmended(offset=chance.randrange(10), reason="popped")
+
+        end = await stored.publish(run, amended)
+
+        assert await ledger(client, run, min_offset=end) == await run.ledger()
 
 
 async def test_the_log_completes_what_is_not_projected_yet(settings: Settings, stored: Projected):
