@@ -152,6 +152,8 @@ class Draft(NamedTuple):
     """The places among `parts`: what to read before `message`. Mostly none."""
     thinking: tuple[Place, ...] = ()
     """The places of the thinking in it."""
+    repeated: tuple[Place, ...] = ()
+    """The places of calls in it whose id an earlier call of it has."""
 
     def message(self, events: Mapping[Place, AnyEvent]) -> Message:
         """The message, given the event at each place in `late`. Raises `TypeError` if one is no tool result."""
@@ -293,7 +295,8 @@ class _Exchange:
 
     def drafts(self, plan: ResultPlan) -> list[Draft]:
         parts = self._assistant.parts()
-        said = [Draft("assistant", parts, thinking=tuple(self._thinking))] if parts else []
+        repeated = tuple(call for calls in self._calls.values() for call in calls[1:])
+        said = [Draft("assistant", parts, (), tuple(self._thinking), repeated)] if parts else []
         if not self._calls and not self._orphans:
             return said
         answers = [

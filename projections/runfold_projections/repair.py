@@ -6,12 +6,12 @@ it stands otherwise in the ledger while the log keeps it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import count, groupby
 from typing import Final, NamedTuple
 
 from runfold_projections.amendments import Place, amendments_of, offset_of, standing
 from runfold_projections.exchanges import ResultPlanner, plan_results
-from runfold_projections.ledger import Fields, LedgerStream
+from runfold_projections.ledger import Draft, Fields, LedgerStream
 from runfold_schemas.codec import TYPE_OF
 from runfold_schemas.data import Data
 from runfold_schemas.events import (
@@ -54,7 +54,15 @@ def repair(events: Log) -> list[Data]:
     appended: list[Data] = []
     ledger = _standing(events, appended)
     # Each rule sees the ledger as the rules before it left it. The beginning comes last, when it is known what remains.
-    for rule in (_calls_without_objects, _unanswerable, _instructions_within, _thinking_alone, _beginning):
+    rules = (
+        _calls_without_objects,
+        _unanswerable,
+        _repeated_within,
+        _instructions_within,
+        _thinking_alone,
+        _beginning,
+    )
+    for rule in rules:
         appended += _amendments(ledger, rule(ledger))
         ledger = _standing(events, appended)
     return appended + list(_interrupted(ledger))
@@ -111,6 +119,25 @@ def _unanswerable(ledger: Standing) -> Iterator[Change]:
             yield Change(place, (), f"{fault.text}, and none can come")
 
 
+def _repeated_within(ledger: Standing) -> Iterator[Change]:
+    """Providers take an id once a message. What repeats it gets one of its own, and so do the results for it."""
+    repeated = {place for draft in _drafts(ledger) for place in draft.repeated}
+    known = {event.data.tool_call_id for _, event in ledger if isinstance(event.data, ToolCall)}
+    renamed: dict[str, str] = {}
+    for place, event in ledger:
+        if not isinstance(event.data, ToolCall | ToolResult):
+            continue
+        tool_id = event.data.tool_call_id
+        if place in repeated:
+            renamed[tool_id] = next(new for n in count(2) if (new := f"{tool_id}-{n}") not in known)
+            known.add(renamed[tool_id])
+        elif isinstance(event.data, ToolCall):
+            renamed.pop(tool_id, None)
+        if tool_id in renamed:
+            said = event.data.model_copy(update={"tool_call_id": renamed[tool_id]})
+            yield Change(place, (said,), f"the id {tool_id!r} stands twice in a message")
+
+
 def _instructions_within(ledger: Standing) -> Iterator[Change]:
     """Most providers know instructions at the beginning only, and moving them would change what they are about."""
     spoken = False
@@ -123,9 +150,7 @@ def _instructions_within(ledger: Standing) -> Iterator[Change]:
 
 def _thinking_alone(ledger: Standing) -> Iterator[Change]:
     """Thinking that no word followed: providers refuse a message of nothing else."""
-    stream = LedgerStream(plan_results(ledger))
-    drafts = [draft for place, event in ledger for draft in stream.feed(place, event)]
-    for draft in [*drafts, *stream.finish()]:
+    for draft in _drafts(ledger):
         if draft.thinking and not any(map(_says_something, draft.parts)):
             for place in draft.thinking:
                 yield Change(place, (), "thinking that nothing followed")
@@ -152,6 +177,12 @@ def _interrupted(ledger: Standing) -> Iterator[Data]:
         if fault.rule == "call-has-result":
             call = calls[place]
             yield ToolResult(tool_call_id=call.tool_call_id, tool_name=call.tool_name, error=INTERRUPTED)
+
+
+def _drafts(ledger: Standing) -> list[Draft]:
+    stream = LedgerStream(plan_results(ledger))
+    drafts = [draft for place, event in ledger for draft in stream.feed(place, event)]
+    return [*drafts, *stream.finish()]
 
 
 def _text_of(event: AnyEvent) -> str:

@@ -148,6 +148,18 @@ def test_a_result_that_no_call_waits_for_is_left_out():
     assert mended(events(ASKED, ToolResult(tool_call_id="", result=1)))[1] == ledger(ASKED)
 
 
+def test_an_id_that_stands_twice_in_a_message_is_told_apart():
+    came = [ToolResult(tool_call_id="c", result=number) for number in (1, 2)]
+    log = events(ASKED, CALLED, came[0], CALLED, came[1], message_id="m")
+
+    appended, messages = mended(log)
+
+    other = {"tool_call_id": "c-2"}
+    second = [CALLED.model_copy(update=other), came[1].model_copy(update=other)]
+    assert messages == ledger(ASKED, CALLED, second[0], came[0], second[1])
+    assert [type(data) for data in appended] == [EventAmended, EventAmended]
+
+
 def test_a_ledger_that_is_right_is_left_as_it_is():
     assert repair(list(enumerate(events(ASKED, CALLED, ToolResult(tool_call_id="c", result=1))))) == []
     assert repair([]) == []
