@@ -17,6 +17,8 @@ class FrameworkEvent(Data):
 
     framework: Framework
     body: dict[str, Any]
+    unset: tuple[str, ...] = ()
+    """Paths in `body` (`actions`, `content/parts/0/thought`) of what the framework filled in by itself, where it tells."""
 
 
 class StateChanged(Data):

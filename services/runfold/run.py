@@ -56,6 +56,8 @@ class Position(NamedTuple):
 
     run_id: str
     offset: int
+    is_duplicate: bool = False
+    """The log has the event from before. Only known where the log was asked: where an `expected_offset` may have lost."""
 
 
 class Run:
@@ -332,12 +334,12 @@ class Run:
             await self._ring()
         else:
             self._awake_since = max(self._awake_since, sent_at)
-        await self._check_outcomes(events, first_offset=position.offset)
+        is_duplicate = await self._check_outcomes(events, first_offset=position.offset)
         self._ended = self._ended or any(event.type in ENDINGS for event in events)
-        return position
+        return position._replace(is_duplicate=is_duplicate)
 
-    async def _check_outcomes(self, events: list[AnyEvent], *, first_offset: int) -> None:
-        """Asks the log whether it rejected one of the events, where it may have."""
+    async def _check_outcomes(self, events: list[AnyEvent], *, first_offset: int) -> bool:
+        """Asks the log whether it rejected one of the events, where it may have; whether the first one was there before."""
         end = first_offset + len(events)
         is_known = first_offset == self._known_offset
         if is_known:
@@ -345,13 +347,17 @@ class Run:
         # Nothing is between an event and the offset before it.
         is_expected = events[0].expected_offset in (None, first_offset - 1)
         if is_expected and not _changes_after_end(events, ended=self._ended or not is_known):
-            return
+            return False
+        is_duplicate = False
         async for admitted in self.history(end=end):
+            if admitted.record.offset == first_offset:
+                is_duplicate = admitted.outcome == "duplicate"
             if admitted.event is not None and admitted.counts and admitted.event.type in ENDINGS:
                 self._ended = True
             if admitted.outcome == "rejected" and admitted.record.offset >= first_offset:
                 raise RejectedError(self.run_id, offset=admitted.record.offset, reason=admitted.reason)
         self._known_offset = max(self._known_offset, end)
+        return is_duplicate
 
     async def _ring_if_quiet(self) -> None:
         if time.monotonic() - self._awake_since > self._settings.park_seconds / 2:

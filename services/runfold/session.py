@@ -1,19 +1,22 @@
-"""A session as it is read, and what reads it."""
+"""A session as it is read, what reads it, and what can be done with it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from runfold.run import Position
 from runfold_projections.run import RunRecord
 from runfold_projections.session import SessionRecord
-from runfold_schemas.events import ENDINGS
+from runfold_schemas.data import Data
+from runfold_schemas.events import ENDINGS, AnyEvent
 
 
 @dataclass(frozen=True, slots=True)
 class EventsWanted:
-    """Which of a session's events to read: of these kinds, within these offsets, at this time or later, and only the last
-    `newest` of them. What is None or empty does not restrict. What happened to the run itself is never among them.
+    """Which of a session's events to read: of these kinds, within these offsets, at this time or later, only the last
+    `newest` of them, and of those the first `limit`. What is None or empty does not restrict. What happened to the run
+    itself is only among them where its kind is named.
     """
 
     types: frozenset[str] = frozenset()
@@ -22,6 +25,7 @@ class EventsWanted:
     since: datetime | None = None
     """By the events' own timestamps, which are their producers' clocks."""
     newest: int | None = None
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,5 +89,103 @@ class SessionReader(Protocol):
         """A page of sessions, the newest first, and the cursor of the next page."""
 
 
+class SessionVerbs(Protocol):
+    """What can be done with sessions: `Sessions` does it, and `HttpSessions` over the HTTP API."""
+
+    async def create(
+        self,
+        *,
+        app: str,
+        user: str = "",
+        session_id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        display_name: str | None = None,
+        ttl: timedelta | None = None,
+    ) -> Session: ...
+
+    async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session: ...
+
+    async def append(self, session_id: str, data: Data | AnyEvent, **envelope: Any) -> Position: ...
+
+    async def append_batch(self, session_id: str, batch: Sequence[Data | AnyEvent]) -> Sequence[Position]: ...
+
+    async def update(
+        self,
+        session_id: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        display_name: str | None = None,
+        ttl: timedelta | None = None,
+    ) -> Session: ...
+
+    async def end(self, session_id: str) -> Session: ...
+
+    async def delete(self, session_id: str) -> None: ...
+
+    async def app_state(self, app: str) -> dict[str, Any]: ...
+
+    async def user_state(self, app: str, user: str) -> dict[str, Any]: ...
+
+    async def list(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[list[Session], str | None]: ...
+
+
 def has_expired(record: SessionRecord, now: datetime) -> bool:
     return record.expires_at is not None and record.expires_at <= now
+
+
+class SessionVerbs(Protocol):
+    """What can be done with sessions, in this process or over HTTP. `Sessions` says what each of them raises."""
+
+    async def create(
+        self,
+        *,
+        app: str,
+        user: str = "",
+        session_id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        display_name: str | None = None,
+        ttl: timedelta | None = None,
+    ) -> Session: ...
+
+    async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session: ...
+
+    async def app_state(self, app: str) -> dict[str, Any]: ...
+
+    async def user_state(self, app: str, user: str) -> dict[str, Any]: ...
+
+    async def append(self, session_id: str, data: Data | AnyEvent, **envelope: Any) -> Position: ...
+
+    async def append_batch(self, session_id: str, batch: Iterable[Data | AnyEvent]) -> Sequence[Position]: ...
+
+    async def update(
+        self,
+        session_id: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        display_name: str | None = None,
+        ttl: timedelta | None = None,
+    ) -> Session: ...
+
+    async def end(self, session_id: str) -> Session: ...
+
+    async def delete(self, session_id: str) -> None: ...
+
+    async def list(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[Sequence[Session], str | None]: ...

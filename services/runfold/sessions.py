@@ -34,7 +34,14 @@ from runfold_schemas.errors import (
     SessionNotFoundError,
 )
 from runfold_schemas.events import AnyEvent, RunCanceled, RunOpened
-from runfold_schemas.sessions import SessionCreated, SessionDeleted, SessionUpdated, session_key
+from runfold_schemas.sessions import (
+    SessionCreated,
+    SessionDeleted,
+    SessionUpdated,
+    app_scope,
+    session_key,
+    user_scope,
+)
 from runfold_schemas.topics import check_id, check_session_id
 
 if TYPE_CHECKING:
@@ -97,9 +104,13 @@ class Sessions:
         """The session with its state, and with its events if they are wanted. Raises `SessionNotFoundError`."""
         return await self._reader.view(await self._standing(session_id), wanted)
 
-    async def values(self, scope: str) -> dict[str, Any]:
-        """What a scope of shared state holds, by key: see `app_scope` and `user_scope`."""
-        return await self._reader.values([scope])
+    async def app_state(self, app: str) -> dict[str, Any]:
+        """What all users of an app share, by key."""
+        return await self._reader.values([app_scope(check_id(app, name="app"))])
+
+    async def user_state(self, app: str, user: str) -> dict[str, Any]:
+        """What all sessions of a user of an app share, by key."""
+        return await self._reader.values([user_scope(check_id(app, name="app"), user)])
 
     async def append(self, session_id: str, data: Data | AnyEvent, **envelope: Any) -> Position:
         """Appends one event; `envelope` takes what `Run.event` takes, `state_delta` and `expected_offset` among it.
@@ -110,7 +121,7 @@ class Sessions:
         opened = await self._opened(session_id)
         event = opened.run.event(data, **envelope) if isinstance(data, Data) else data
         with _told_of_session(session_id):
-            event = _checked(event)
+            event = _checked(event, opened.run)
             position = await opened.run.publish(event)
         await self._forward([event], opened.record)
         return position
@@ -120,7 +131,7 @@ class Sessions:
         opened = await self._opened(session_id)
         events = [opened.run.event(one) if isinstance(one, Data) else one for one in batch]
         with _told_of_session(session_id):
-            events = [_checked(event) for event in events]
+            events = [_checked(event, opened.run) for event in events]
             positions = await opened.run.publish_batch(events)
         await self._forward(events, opened.record)
         return positions
@@ -274,7 +285,9 @@ def checked_state(delta: Mapping[str, Any]) -> dict[str, Any]:
     return stored
 
 
-def _checked(event: AnyEvent) -> AnyEvent:
+def _checked(event: AnyEvent, run: Run) -> AnyEvent:
+    if event.run_id != run.run_id:
+        raise RejectedError(event.run_id, offset=-1, reason="its session was deleted, and created anew since")
     if not event.state_delta:
         return event
     return event.model_copy(update={"state_delta": checked_state(event.state_delta)})
