@@ -16,6 +16,7 @@ from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.adk.sessions.session import Session
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 
+from runfold.adk import RunfoldSessionService
 from runfold.settings import Settings
 
 THEIRS = os.environ.get("RUNFOLD_TEST_ADK")
@@ -36,6 +37,7 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Opening:
     """What opens the service of this mode; it alone asks for the servers that the mode needs."""
     match request.param:
         case "direct":
+            request.getfixturevalue("stored")
             return direct(request.getfixturevalue("settings"))
         case "over_http":
             return over_http(request.getfixturevalue("url"))
@@ -53,15 +55,16 @@ async def service(opening: Opening) -> AsyncIterator[BaseSessionService]:
 @asynccontextmanager
 async def direct(settings: Settings) -> AsyncIterator[BaseSessionService]:
     """Our service, speaking to Kafka and MongoDB itself."""
-    raise NotImplementedError(settings)
-    yield
+    given = {name: getattr(settings, name) for name in settings.model_fields_set}
+    async with RunfoldSessionService(**given) as service:
+        yield service
 
 
 @asynccontextmanager
 async def over_http(url: str) -> AsyncIterator[BaseSessionService]:
     """Our service, speaking to the HTTP services."""
-    raise NotImplementedError(url)
-    yield
+    async with RunfoldSessionService(url) as service:
+        yield service
 
 
 @asynccontextmanager

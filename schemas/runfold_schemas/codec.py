@@ -6,6 +6,7 @@ be lifted to today's shape; there is one version so far, and a newer one is refu
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from math import isfinite
 from typing import Annotated, Any, Final, NamedTuple, get_args
 
@@ -179,7 +180,7 @@ def _are_finite(values: Iterable[Any]) -> bool:
         elif kind is list or kind is tuple:
             if not _are_finite(value):
                 return False
-        elif not _are_finite(value.values() if kind is dict else _fields(value)):
+        elif kind is not datetime and not _are_finite(value.values() if kind is dict else _fields(value)):
             return False
     return True
 

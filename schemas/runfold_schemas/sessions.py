@@ -59,6 +59,11 @@ def joined(*parts: str) -> str:
     return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
 
 
+def parted(id_: str) -> tuple[str, ...]:
+    """The parts of an id that `joined` made."""
+    return tuple(part.replace("%2F", "/").replace("%25", "%") for part in id_.split("/"))
+
+
 def session_key(session_id: str) -> str:
     """The key of a session's own facts in `{prefix}.sessions`."""
     return f"session:{session_id}"

@@ -1,0 +1,314 @@
+"""ADK's session service on Runfold's sessions.
+
+A session of ADK is one of ours, of an id made of app, user and ADK's own id; each event of it is one record of its log.
+Whether a caller's session is stale is decided by that log: its marker says which events the caller has seen, and an event
+is accepted only if no other came after those.
+"""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple, Self
+from weakref import WeakValueDictionary
+
+from google.adk.errors import StaleSessionError
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.input_validation_error import InputValidationError
+from google.adk.errors.session_not_found_error import SessionNotFoundError as AdkSessionNotFoundError
+from google.adk.events.event import Event
+from google.adk.sessions.base_session_service import (
+    BaseSessionService,
+    GetSessionConfig,
+    ListSessionsResponse,
+)
+from google.adk.sessions.session import Session as AdkSession
+
+from runfold.adk.events import events_of, framework_event, json_form, state_delta
+from runfold.http_sessions import HttpSessions
+from runfold.session import EventsWanted, Session, SessionVerbs
+from runfold_projections.state import without_temporary
+from runfold_schemas.codec import new_event
+from runfold_schemas.data import TEMP_PREFIX, USER_PREFIX
+from runfold_schemas.errors import (
+    InvalidEventError,
+    RejectedError,
+    SessionConflictError,
+    SessionNotFoundError,
+)
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.sessions import FrameworkEvent, joined, parted
+
+_NAMESPACE: Final = uuid.UUID("5c0f1d6e-9d55-4f2a-8a63-0f6c1b2f7a11")
+_TYPES: Final = frozenset({"framework_event"})
+_PAGE: Final = 1000
+_TURN_ID_LENGTH_MAX: Final = 200
+
+_CLOCK_ERROR: Final = timedelta(milliseconds=1)
+"""Our times are exact to the microsecond, ADK's to the float: what is near enough is compared by the float."""
+
+
+class RunfoldSessionService(BaseSessionService):
+    """`BaseSessionService` on Runfold: over its HTTP API, or on Kafka and MongoDB themselves.
+
+        RunfoldSessionService("http://127.0.0.1:8080")
+        RunfoldSessionService(kafka="127.0.0.1:9092", mongo="mongodb://127.0.0.1:27017/?replicaSet=rs0")
+
+    Without arguments it takes `RUNFOLD_KAFKA`, `RUNFOLD_MONGO` and all other settings from the environment. It connects when
+    it is first used. `close` it, or use it as an async context manager.
+
+    A session that somebody else has appended to is stale: `StaleSessionError`. One that has ended takes nothing more:
+    `SessionEndedError`. Kafka, MongoDB or the API away is `UnavailableError`, after which the same call is safe to repeat.
+    """
+
+    def __init__(self, url: str | None = None, **settings: Any) -> None:
+        """`settings` are those of `runfold.settings.Settings`, for use without the HTTP API."""
+        if url is not None and settings:
+            raise ValueError(f"either a url or {', '.join(settings)}: the API knows its own servers")
+        self._opening: AbstractAsyncContextManager[SessionVerbs] = (
+            _direct(settings) if url is None else HttpSessions(url)
+        )
+        self._stack = AsyncExitStack()
+        self._connecting = asyncio.Lock()
+        self._sessions: SessionVerbs | None = None
+        # Appends of one process to one session go one after the other, so that none of them makes another one stale.
+        self._appending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def __aenter__(self) -> Self:
+        await self._connected()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        self._sessions = None
+        await self._stack.aclose()
+
+    async def create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> AdkSession:
+        """Raises `AlreadyExistsError`, and `InputValidationError` naming the key of a value that JSON cannot carry."""
+        own_id = (session_id or "").strip() or str(uuid.uuid4())
+        sessions = await self._connected()
+        with _told_to_adk():
+            stored = json_form(without_temporary(state or {}), field="state")
+        try:
+            created = await sessions.create(
+                app=app_name, user=user_id, session_id=joined(app_name, user_id, own_id), state=stored
+            )
+        except SessionConflictError as error:
+            raise AlreadyExistsError(f"Session with id {own_id} already exists.") from error
+        return _session(created, [])
+
+    async def get_session(
+        self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
+    ) -> AdkSession | None:
+        """None if there is no such session. With both limits, the newest of those that are late enough."""
+        sessions = await self._connected()
+        after = config.after_timestamp if config else None
+        newest = config.num_recent_events if config else None
+        wanted = EventsWanted(
+            types=_TYPES,
+            since=datetime.fromtimestamp(after, UTC) - _CLOCK_ERROR if after is not None else None,
+            # One at the least, since it tells to the last bit when the session was updated.
+            newest=max(newest, 1) if newest is not None and after is None else None,
+        )
+        try:
+            found = await sessions.view(joined(app_name, user_id, session_id.strip()), wanted)
+        except SessionNotFoundError:
+            return None
+        events = events_of(found.events)
+        session = _session(found, events)
+        if after is not None:
+            events = [event for event in events if event.timestamp >= after]
+        session.events = events if newest is None else events[len(events) - min(newest, len(events)) :]
+        return session
+
+    async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+        """All of them with their state, without events, the one that was updated last at the end."""
+        sessions = await self._connected()
+        found, cursor = await sessions.list(app=app_name, user=user_id, limit=_PAGE)
+        while cursor is not None:
+            more, cursor = await sessions.list(app=app_name, user=user_id, limit=_PAGE, cursor=cursor)
+            found = [*found, *more]
+        listed = [_session(one, []) for one in found if len(parted(one.session_id)) == len(_Key._fields)]
+        listed.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
+        return ListSessionsResponse(sessions=listed)
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        sessions = await self._connected()
+        try:
+            await sessions.delete(joined(app_name, user_id, session_id.strip()))
+        except SessionNotFoundError:
+            return
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        sessions = await self._connected()
+        state = await sessions.user_state(app_name, user_id)
+        return {key.removeprefix(USER_PREFIX): value for key, value in state.items()}
+
+    async def append_event(self, session: AdkSession, event: Event) -> Event:
+        """Appends the event and brings `session` up to date with it; what fails changes neither.
+
+        Raises ADK's `SessionNotFoundError` and `StaleSessionError`, and `InputValidationError` naming what JSON cannot carry. An
+        event that the session has already is not appended again.
+        """
+        if event.partial:
+            return event
+        session_id = joined(session.app_name, session.user_id, session.id)
+        with _told_to_adk():
+            delta = state_delta(event)
+            said = framework_event(event, delta)
+        async with self._appending.setdefault(session_id, asyncio.Lock()):
+            if any(one.id == event.id and one == event for one in reversed(session.events)):
+                return event
+            marker = await self._publish(session, session_id, event, said, delta)
+        _take(session, event, delta)
+        session._storage_update_marker = str(marker)  # noqa: SLF001  # ADK's place for it
+        return event
+
+    async def _publish(
+        self, session: AdkSession, session_id: str, event: Event, said: FrameworkEvent, delta: dict[str, Any]
+    ) -> "_Marker":
+        sessions = await self._connected()
+        try:
+            seen = _marker(session) or await _compared(sessions, session, session_id)
+            logged = _logged(event, said, delta, seen)
+            position = await sessions.append(session_id, logged)
+        except SessionNotFoundError as error:
+            raise AdkSessionNotFoundError(f"Session {session.id} not found.") from error
+        except RejectedError as error:
+            raise StaleSessionError(_STALE) from error
+        except InvalidEventError as error:
+            raise InputValidationError(str(error)) from error
+        return seen if position.is_duplicate else seen._replace(offset=position.offset)
+
+    async def _connected(self) -> SessionVerbs:
+        if self._sessions is None:
+            async with self._connecting:
+                if self._sessions is None:
+                    self._sessions = await self._stack.enter_async_context(self._opening)
+        return self._sessions
+
+
+_STALE: Final = "The session has been appended to since it was loaded. Load it again with get_session before appending to it."
+
+
+class _Key(NamedTuple):
+    app: str
+    user: str
+    session_id: str
+
+
+class _Marker(NamedTuple):
+    """Up to where a caller's session has the log of which run."""
+
+    run_id: str
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.run_id}:{self.offset}"
+
+
+def _marker(session: AdkSession) -> _Marker | None:
+    run_id, colon, offset = (session._storage_update_marker or "").rpartition(":")  # noqa: SLF001
+    return _Marker(run_id, int(offset)) if colon and offset.isdecimal() else None
+
+
+async def _compared(sessions: SessionVerbs, session: AdkSession, session_id: str) -> _Marker:
+    """The marker of a session that has none, since it went through JSON or was made by hand. It is taken to be current if
+    nothing was appended since its last update, or if its last event is the log's. Raises `StaleSessionError`.
+    """
+    found = await sessions.view(session_id, EventsWanted(types=_TYPES, newest=1))
+    last = events_of(found.events)
+    if last and _seconds(found, last) > session.last_update_time:
+        ids = [event.id for event in session.events[-1:]]
+        if ids != [last[-1].id]:
+            raise StaleSessionError(_STALE)
+    return _Marker(found.record.run_id, found.next_offset - 1)
+
+
+def _logged(event: Event, said: FrameworkEvent, delta: dict[str, Any], seen: _Marker) -> AnyEvent:
+    # The same event again gives the same id, by which the log counts it once; another event of its id does not.
+    name = json.dumps([seen.run_id, said.body], sort_keys=True, default=str)
+    invocation = event.invocation_id
+    return new_event(
+        said,
+        event_id=str(uuid.uuid5(_NAMESPACE, name)),
+        run_id=seen.run_id,
+        timestamp=_time(event.timestamp),
+        turn_id=invocation if 0 < len(invocation) <= _TURN_ID_LENGTH_MAX else None,
+        expected_offset=seen.offset,
+        **({"state_delta": delta} if delta else {}),
+    )
+
+
+@contextmanager
+def _told_to_adk() -> Iterator[None]:
+    try:
+        yield
+    except InvalidEventError as error:
+        raise InputValidationError(str(error)) from error
+
+
+def _take(session: AdkSession, event: Event, delta: dict[str, Any]) -> None:
+    """Does to the caller's session what ADK's own services do."""
+    given = event.actions.state_delta
+    session.state.update({key: value for key, value in given.items() if key.startswith(TEMP_PREFIX)})
+    if len(delta) != len(given):
+        event.actions.state_delta = {key: value for key, value in given.items() if key in delta}
+    session.state.update(event.actions.state_delta)
+    session.events.append(event)
+    session.last_update_time = event.timestamp
+
+
+def _session(found: Session, events: list[Event]) -> AdkSession:
+    key = _Key(*parted(found.session_id))
+    session = AdkSession(
+        app_name=key.app,
+        user_id=key.user,
+        id=key.session_id,
+        state=dict(found.state),
+        last_update_time=_seconds(found, events),
+    )
+    # Given to the constructor, each event would be validated once more.
+    session.events = events
+    session._storage_update_marker = str(_Marker(found.record.run_id, found.next_offset - 1))  # noqa: SLF001
+    return session
+
+
+def _seconds(found: Session, events: list[Event]) -> float:
+    """When the session was updated last: our times are exact to the microsecond, and ADK's event is to its last bit."""
+    updated = found.updated_at.timestamp()
+    return events[-1].timestamp if events and _time(events[-1].timestamp) == found.updated_at else updated
+
+
+def _time(seconds: float) -> datetime:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime.now(UTC)  # no time that a date can be; ADK's own is kept as it is
+
+
+@asynccontextmanager
+async def _direct(settings: Mapping[str, Any]) -> AsyncIterator[SessionVerbs]:
+    # Whoever speaks to the HTTP API has none of what this needs.
+    try:
+        from runfold.direct import direct_sessions  # noqa: PLC0415
+        from runfold.settings import Settings  # noqa: PLC0415
+    except ImportError as error:
+        raise ImportError(
+            f"{error.name} is missing: to use Kafka and MongoDB directly, pip install 'runfold[adk,server]'; or give the URL of"
+            " Runfold's API"
+        ) from error
+    async with direct_sessions(Settings(**settings)) as sessions:
+        yield sessions
