@@ -45,6 +45,8 @@ class Session:
     record: SessionRecord
     run: RunRecord
     next_offset: int
+    last_offset: int
+    """Of the last event that counts: what `expected_offset` is for who has seen the session so."""
     state: Mapping[str, Any]
     """With the beginnings of its keys."""
     events: Sequence[Logged] = field(default=(), repr=False)
@@ -87,55 +89,6 @@ class SessionReader(Protocol):
         cursor: str | None,
     ) -> tuple[list[Session], str | None]:
         """A page of sessions, the newest first, and the cursor of the next page."""
-
-
-class SessionVerbs(Protocol):
-    """What can be done with sessions: `Sessions` does it, and `HttpSessions` over the HTTP API."""
-
-    async def create(
-        self,
-        *,
-        app: str,
-        user: str = "",
-        session_id: str | None = None,
-        state: Mapping[str, Any] | None = None,
-        labels: Mapping[str, str] | None = None,
-        display_name: str | None = None,
-        ttl: timedelta | None = None,
-    ) -> Session: ...
-
-    async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session: ...
-
-    async def append(self, session_id: str, data: Data | AnyEvent, **envelope: Any) -> Position: ...
-
-    async def append_batch(self, session_id: str, batch: Sequence[Data | AnyEvent]) -> Sequence[Position]: ...
-
-    async def update(
-        self,
-        session_id: str,
-        *,
-        labels: Mapping[str, str] | None = None,
-        display_name: str | None = None,
-        ttl: timedelta | None = None,
-    ) -> Session: ...
-
-    async def end(self, session_id: str) -> Session: ...
-
-    async def delete(self, session_id: str) -> None: ...
-
-    async def app_state(self, app: str) -> dict[str, Any]: ...
-
-    async def user_state(self, app: str, user: str) -> dict[str, Any]: ...
-
-    async def list(
-        self,
-        *,
-        app: str | None = None,
-        user: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> tuple[list[Session], str | None]: ...
 
 
 def has_expired(record: SessionRecord, now: datetime) -> bool:

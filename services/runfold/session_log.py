@@ -50,6 +50,7 @@ class LogSessionReader:
             record,
             fold(RunRecord(run_id=record.run_id), history),
             next_offset=history[-1].record.offset + 1 if history else 0,
+            last_offset=max((one.record.offset for one in history if one.counts), default=-1),
             state=own | shared,
             events=events_of(history, wanted) if wanted is not None else (),
         )
@@ -103,7 +104,8 @@ def events_of(history: Sequence[Admitted], wanted: EventsWanted) -> list[Logged]
         for one in history
         if one.counts and one.event is not None and is_wanted(one.record.offset, one.event, wanted)
     ]
-    return events if wanted.newest is None else events[len(events) - min(wanted.newest, len(events)) :]
+    newest = events if wanted.newest is None else events[max(0, len(events) - wanted.newest) :]
+    return newest[: wanted.limit]
 
 
 def is_wanted(offset: int, event: AnyEvent, wanted: EventsWanted) -> bool:

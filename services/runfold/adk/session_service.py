@@ -8,8 +8,8 @@ is accepted only if no other came after those.
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 from weakref import WeakValueDictionary
@@ -27,8 +27,8 @@ from google.adk.sessions.base_session_service import (
 from google.adk.sessions.session import Session as AdkSession
 
 from runfold.adk.events import events_of, framework_event, json_form, state_delta
-from runfold.http_sessions import HttpSessions
 from runfold.session import EventsWanted, Session, SessionVerbs
+from runfold.session_connection import SessionConnection
 from runfold_projections.state import without_temporary
 from runfold_schemas.codec import new_event
 from runfold_schemas.data import TEMP_PREFIX, USER_PREFIX
@@ -65,19 +65,12 @@ class RunfoldSessionService(BaseSessionService):
 
     def __init__(self, url: str | None = None, **settings: Any) -> None:
         """`settings` are those of `runfold.settings.Settings`, for use without the HTTP API."""
-        if url is not None and settings:
-            raise ValueError(f"either a url or {', '.join(settings)}: the API knows its own servers")
-        self._opening: AbstractAsyncContextManager[SessionVerbs] = (
-            _direct(settings) if url is None else HttpSessions(url)
-        )
-        self._stack = AsyncExitStack()
-        self._connecting = asyncio.Lock()
-        self._sessions: SessionVerbs | None = None
+        self._connection = SessionConnection(url, settings)
         # Appends of one process to one session go one after the other, so that none of them makes another one stale.
         self._appending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def __aenter__(self) -> Self:
-        await self._connected()
+        await self._connection.sessions()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -85,8 +78,7 @@ class RunfoldSessionService(BaseSessionService):
 
     async def close(self) -> None:
         """Closes the connections."""
-        self._sessions = None
-        await self._stack.aclose()
+        await self._connection.close()
 
     async def create_session(
         self,
@@ -98,7 +90,7 @@ class RunfoldSessionService(BaseSessionService):
     ) -> AdkSession:
         """Raises `AlreadyExistsError`, and `InputValidationError` naming the key of a value that JSON cannot carry."""
         own_id = (session_id or "").strip() or str(uuid.uuid4())
-        sessions = await self._connected()
+        sessions = await self._connection.sessions()
         with _told_to_adk():
             stored = json_form(without_temporary(state or {}), field="state")
         try:
@@ -113,7 +105,7 @@ class RunfoldSessionService(BaseSessionService):
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> AdkSession | None:
         """None if there is no such session. With both limits, the newest of those that are late enough."""
-        sessions = await self._connected()
+        sessions = await self._connection.sessions()
         after = config.after_timestamp if config else None
         newest = config.num_recent_events if config else None
         wanted = EventsWanted(
@@ -135,7 +127,7 @@ class RunfoldSessionService(BaseSessionService):
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """All of them with their state, without events, the one that was updated last at the end."""
-        sessions = await self._connected()
+        sessions = await self._connection.sessions()
         found, cursor = await sessions.list(app=app_name, user=user_id, limit=_PAGE)
         while cursor is not None:
             more, cursor = await sessions.list(app=app_name, user=user_id, limit=_PAGE, cursor=cursor)
@@ -145,14 +137,14 @@ class RunfoldSessionService(BaseSessionService):
         return ListSessionsResponse(sessions=listed)
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        sessions = await self._connected()
+        sessions = await self._connection.sessions()
         try:
             await sessions.delete(joined(app_name, user_id, session_id.strip()))
         except SessionNotFoundError:
             return
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        sessions = await self._connected()
+        sessions = await self._connection.sessions()
         state = await sessions.user_state(app_name, user_id)
         return {key.removeprefix(USER_PREFIX): value for key, value in state.items()}
 
@@ -179,7 +171,7 @@ class RunfoldSessionService(BaseSessionService):
     async def _publish(
         self, session: AdkSession, session_id: str, event: Event, said: FrameworkEvent, delta: dict[str, Any]
     ) -> "_Marker":
-        sessions = await self._connected()
+        sessions = await self._connection.sessions()
         try:
             seen = _marker(session) or await _compared(sessions, session, session_id)
             logged = _logged(event, said, delta, seen)
@@ -191,13 +183,6 @@ class RunfoldSessionService(BaseSessionService):
         except InvalidEventError as error:
             raise InputValidationError(str(error)) from error
         return seen if position.is_duplicate else seen._replace(offset=position.offset)
-
-    async def _connected(self) -> SessionVerbs:
-        if self._sessions is None:
-            async with self._connecting:
-                if self._sessions is None:
-                    self._sessions = await self._stack.enter_async_context(self._opening)
-        return self._sessions
 
 
 _STALE: Final = "The session has been appended to since it was loaded. Load it again with get_session before appending to it."
@@ -234,7 +219,7 @@ async def _compared(sessions: SessionVerbs, session: AdkSession, session_id: str
         ids = [event.id for event in session.events[-1:]]
         if ids != [last[-1].id]:
             raise StaleSessionError(_STALE)
-    return _Marker(found.record.run_id, found.next_offset - 1)
+    return _Marker(found.record.run_id, found.last_offset)
 
 
 def _logged(event: Event, said: FrameworkEvent, delta: dict[str, Any], seen: _Marker) -> AnyEvent:
@@ -282,7 +267,7 @@ def _session(found: Session, events: list[Event]) -> AdkSession:
     )
     # Given to the constructor, each event would be validated once more.
     session.events = events
-    session._storage_update_marker = str(_Marker(found.record.run_id, found.next_offset - 1))  # noqa: SLF001
+    session._storage_update_marker = str(_Marker(found.record.run_id, found.last_offset))  # noqa: SLF001
     return session
 
 
@@ -297,18 +282,3 @@ def _time(seconds: float) -> datetime:
         return datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):
         return datetime.now(UTC)  # no time that a date can be; ADK's own is kept as it is
-
-
-@asynccontextmanager
-async def _direct(settings: Mapping[str, Any]) -> AsyncIterator[SessionVerbs]:
-    # Whoever speaks to the HTTP API has none of what this needs.
-    try:
-        from runfold.direct import direct_sessions  # noqa: PLC0415
-        from runfold.settings import Settings  # noqa: PLC0415
-    except ImportError as error:
-        raise ImportError(
-            f"{error.name} is missing: to use Kafka and MongoDB directly, pip install 'runfold[adk,server]'; or give the URL of"
-            " Runfold's API"
-        ) from error
-    async with direct_sessions(Settings(**settings)) as sessions:
-        yield sessions

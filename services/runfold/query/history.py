@@ -45,6 +45,8 @@ class History(Protocol):
     end: int
     base: RunRecord
     """The run record after the first `base.next_offset` records, to go on from."""
+    base_last_offset: int
+    """The last of those whose event counts; -1 if there is none."""
 
     def slices(self, *, first_offset: int = 0, end: int | None = None) -> AsyncGenerator[Slice, None]:
         """The records of `[first_offset, end)`. Raises `UnavailableError`."""
@@ -65,6 +67,7 @@ class SnapshotHistory:
         self.run_id = snapshot.state.run_id
         self.end = snapshot.end
         self.base = snapshot.state.record
+        self.base_last_offset = snapshot.state.last_offset
         self._snapshots = snapshots
         self._last: dict[int, Record] = {}
 
@@ -117,6 +120,7 @@ class LogHistory:
         self.run_id = base.run_id
         self.end = end
         self.base = base
+        self.base_last_offset = -1
         self._settings = settings
         self._topic = topic
 

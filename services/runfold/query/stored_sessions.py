@@ -6,8 +6,8 @@ projector has not reached yet is read from its log instead.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
@@ -76,9 +76,9 @@ class StoredSessions:
         end = ends.pop(at)
         shared = await self._values(await self._folded(ends), scopes)
         history = await self._history(record, end)
-        run, own, history = await self._folded_run(history, record)
-        events = [one async for one in _events(history, wanted)] if wanted is not None else ()
-        return Session(record, run, history.end, _plain(own) | shared, events)
+        run, own, last_offset, history = await self._folded_run(history, record)
+        events = await _events(history, wanted) if wanted is not None else ()
+        return Session(record, run, history.end, last_offset, _plain(own) | shared, events)
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
         return await self._values(await self._folded(await self._ends(self._shared(scopes))), scopes)
@@ -97,7 +97,7 @@ class StoredSessions:
                 continue
             values = (held[scope] for scope in (own_scope(record.log_id), *_scopes(record)))
             merged = {key: value.value for scope in values for key, value in scope.items()}
-            found.append(Session(record, state.record, state.record.next_offset, merged))
+            found.append(Session(record, state.record, state.record.next_offset, state.last_offset, merged))
         return found
 
     async def _history(self, record: SessionRecord, end: int) -> History:
@@ -109,8 +109,8 @@ class StoredSessions:
 
     async def _folded_run(
         self, history: History, record: SessionRecord
-    ) -> tuple[RunRecord, dict[str, Value], History]:
-        """The run record and the run's own state at the history's end. What is saved lags behind the pages, so the rest is
+    ) -> tuple[RunRecord, dict[str, Value], int, History]:
+        """The run record, the run's own state and its last event's offset at the history's end. What is saved lags behind the pages, so the rest is
         folded here.
         """
         own: dict[str, Value] = {}
@@ -121,19 +121,20 @@ class StoredSessions:
             if latest >= history.end:
                 # Somebody has appended meanwhile: state and events are to be of one moment.
                 return await self._folded_run(await self._history(record, latest + 1), record)
-        run = history.base
+        run, last_offset = history.base, history.base_last_offset
         async for part in history.slices(first_offset=run.next_offset):
             admitted = part.admitted()
             run = fold(run, admitted).model_copy(update={"next_offset": part.next_offset})
             for one in admitted:
+                offset = one.record.offset
+                last_offset = offset if one.counts else last_offset
                 if one.event is not None and one.event.state_delta and one.counts:
-                    offset = one.record.offset
                     changed = own_keys(one.event.state_delta).items()
                     own.update(
                         (key, Value(value, offset)) for key, value in changed if _is_later(own, key, offset)
                     )
             await asyncio.sleep(0)
-        return run, own, history
+        return run, own, last_offset, history
 
     async def _folded(self, ends: Mapping[TopicPartition, int]) -> Generation | None:
         """The generation that has folded `{prefix}.sessions` up to these ends; None if nothing was ever there to fold."""
@@ -195,16 +196,27 @@ class StoredSessions:
         return await self._views(generation, records), following
 
 
-async def _events(history: History, wanted: EventsWanted) -> AsyncIterator[Logged]:
+async def _events(history: History, wanted: EventsWanted) -> list[Logged]:
     """The events that are wanted, as they are in the log; they are decoded only where their time has to be known."""
     if wanted.newest is None:
-        async for logged in _events_from(history, wanted, wanted.first_offset):
-            yield logged
-    elif wanted.newest > 0:
-        begin = await _begin_of_newest(history, wanted)
-        kept = [logged async for logged in _events_from(history, wanted, begin)]
-        for logged in kept[-wanted.newest :]:
-            yield logged
+        async with aclosing(_events_from(history, wanted, wanted.first_offset)) as events:
+            return await _first(events, wanted.limit)
+    if wanted.newest == 0:
+        return []
+    begin = await _begin_of_newest(history, wanted)
+    kept = [logged async for logged in _events_from(history, wanted, begin)]
+    return kept[-wanted.newest :][: wanted.limit]
+
+
+async def _first(events: AsyncIterator[Logged], limit: int | None) -> list[Logged]:
+    first: list[Logged] = []
+    if limit == 0:
+        return first
+    async for logged in events:
+        first.append(logged)
+        if len(first) == limit:
+            break
+    return first
 
 
 async def _begin_of_newest(history: History, wanted: EventsWanted) -> int:
@@ -215,13 +227,14 @@ async def _begin_of_newest(history: History, wanted: EventsWanted) -> int:
     return max(begin, wanted.first_offset)
 
 
-async def _events_from(history: History, wanted: EventsWanted, begin: int) -> AsyncIterator[Logged]:
-    async for part in history.slices(first_offset=begin, end=wanted.end_offset):
-        if any(is_shown(kind, wanted.types) for kind in part.types):
-            for record, outcome in part.counting():
-                if one := _logged(record, outcome, wanted):
-                    yield one
-        await asyncio.sleep(0)
+async def _events_from(history: History, wanted: EventsWanted, begin: int) -> AsyncGenerator[Logged, None]:
+    async with aclosing(history.slices(first_offset=begin, end=wanted.end_offset)) as slices:
+        async for part in slices:
+            if any(is_shown(kind, wanted.types) for kind in part.types):
+                for record, outcome in part.counting():
+                    if one := _logged(record, outcome, wanted):
+                        yield one
+            await asyncio.sleep(0)
 
 
 def _shown_of(counts: Mapping[str, int], wanted: EventsWanted) -> int:
