@@ -124,6 +124,35 @@ def replay(
 
 
 @app.command()
+def follow(
+    run_id: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="The run's id.", show_default=False)
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(help="A session's id instead; one of ADK's is APP/USER/ID.", metavar="ID")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the session, should it not be there yet.")
+    ] = False,
+    raw: Annotated[bool, typer.Option("--json", help="Print each event's JSON on a line.")] = False,
+) -> None:
+    """Show a run as it happens, what has happened first, until it ends or Ctrl-C. MongoDB is not asked."""
+    if (run_id is None) == (session is None):
+        raise typer.BadParameter("give the id of a run, or --session with that of a session")
+    _run(_command("follow")(_settings(), run_id=run_id, session_id=session, wait=wait, as_json=raw))
+
+
+@app.command()
+def sessions(
+    app: Annotated[str | None, typer.Option(help="Only those of this app.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only those of this user.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at the most, the newest first.")] = 50,
+) -> None:
+    """List sessions with their runs. MongoDB is not asked."""
+    _run(_command("sessions")(_settings(), app=app, user=user, limit=limit))
+
+
+@app.command()
 def repair(run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]) -> None:
     """Append what makes every model provider accept a run's ledger: results that say that a call was interrupted, say."""
     _run(_command("repair")(run_id, _settings()))

@@ -5,7 +5,7 @@ from rich.console import Console
 from runfold import Runfold
 from runfold.cli.show import show_ledger, show_record
 from runfold.settings import Settings
-from runfold_projections.ledger import build_messages_from_events
+from runfold_projections.ledger import build_messages_from_log
 from runfold_projections.run import RunRecord, fold
 
 
@@ -14,8 +14,8 @@ async def replay(run_id: str, settings: Settings, *, as_json: bool) -> None:
         run = await runfold.get_run(run_id)
         admitted = [one async for one in run.history()]
     record = fold(RunRecord(run_id=run_id), admitted)
-    messages = build_messages_from_events(
-        one.event for one in admitted if one.counts and one.event is not None
+    messages = build_messages_from_log(
+        (one.record.offset, one.event) for one in admitted if one.counts and one.event is not None
     )
     console = Console()
     if as_json:
