@@ -6,11 +6,11 @@ is accepted only if no other came after those.
 """
 
 import asyncio
-import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Self
 from weakref import WeakValueDictionary
 
@@ -25,6 +25,7 @@ from google.adk.sessions.base_session_service import (
     ListSessionsResponse,
 )
 from google.adk.sessions.session import Session as AdkSession
+from pydantic_core import to_json
 
 from runfold.adk.events import events_of, framework_event, json_form, state_delta
 from runfold.session import EventsWanted, Session, SessionVerbs
@@ -41,9 +42,14 @@ from runfold_schemas.errors import (
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.sessions import FrameworkEvent, joined, parted
 
-_NAMESPACE: Final = uuid.UUID("5c0f1d6e-9d55-4f2a-8a63-0f6c1b2f7a11")
 _TYPES: Final = frozenset({"framework_event"})
 _PAGE: Final = 1000
+
+_REDELIVERED_WITHIN: Final = 20
+"""Events of the caller's session that are looked at for one that comes again. The log finds it among all of them; only the
+caller's list would then have it twice.
+"""
+
 _TURN_ID_LENGTH_MAX: Final = 200
 
 _CLOCK_ERROR: Final = timedelta(milliseconds=1)
@@ -161,7 +167,7 @@ class RunfoldSessionService(BaseSessionService):
             delta = state_delta(event)
             said = framework_event(event, delta)
         async with self._appending.setdefault(session_id, asyncio.Lock()):
-            if any(one.id == event.id and one == event for one in reversed(session.events)):
+            if any(one.id == event.id and one == event for one in session.events[-_REDELIVERED_WITHIN:]):
                 return event
             marker = await self._publish(session, session_id, event, said, delta)
         _take(session, event, delta)
@@ -224,11 +230,11 @@ async def _compared(sessions: SessionVerbs, session: AdkSession, session_id: str
 
 def _logged(event: Event, said: FrameworkEvent, delta: dict[str, Any], seen: _Marker) -> AnyEvent:
     # The same event again gives the same id, by which the log counts it once; another event of its id does not.
-    name = json.dumps([seen.run_id, said.body], sort_keys=True, default=str)
+    name = seen.run_id.encode() + to_json(said.body)
     invocation = event.invocation_id
     return new_event(
         said,
-        event_id=str(uuid.uuid5(_NAMESPACE, name)),
+        event_id=str(uuid.UUID(bytes=blake2b(name, digest_size=16).digest())),
         run_id=seen.run_id,
         timestamp=_time(event.timestamp),
         turn_id=invocation if 0 < len(invocation) <= _TURN_ID_LENGTH_MAX else None,
