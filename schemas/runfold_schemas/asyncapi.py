@@ -53,6 +53,15 @@ that has idempotent producers, record headers, explicit partitions and topic cre
    sweep, seconds later.
 9. **End the run** with `run_completed`, `run_failed` or `run_canceled`. What is published after that is kept as late; changes
    of status are refused.
+10. **State** changes by an event's `state_delta`, an object of keys and values. Keys without a scope belong to the run.
+   `app:` keys are shared by all runs of the agent, `user:` keys by all runs of the agent that were opened with the same
+   `user_id`: for each of the two scopes that an event changes, append to channel `sessions` a `state_changed` event with the
+   event's own `event_id`, `run_id` and `timestamp`, and those keys only. If you do not, the projectors will, later. `temp:`
+   keys are not to be published; no reader takes them.
+11. **A session** is created by opening a run as above, with `session_id` and `user_id`, but before you announce it appending
+   `session_created` to channel `sessions`, with that run's `run_id` and `log_id`. Read the partition to that record: if the
+   session was there already, delete your topic. `session_updated` and `session_deleted` name the session's run, and mean
+   nothing once it is another one's.
 
 What cannot be decoded, or whose `ce_id` or `ce_type` contradicts the event, goes to the dead letters, and the run goes on.
 """
@@ -72,12 +81,16 @@ def asyncapi() -> dict[str, Any]:
         "channels": {
             "run": _run_channel(),
             "catalog": _catalog_channel(),
+            "sessions": _sessions_channel(),
             "deadLetters": _dead_letter_channel(),
         },
         "operations": {
             "publishEvent": _operation("send", "run", "event", "Append an event to its run"),
             "announceLife": _operation("send", "catalog", "life", "Say that a run was opened"),
             "ringBell": _operation("send", "catalog", "bell", "Say that a quiet run has something new"),
+            "changeSession": _operation(
+                "send", "sessions", "sharedEvent", "Change a session, or state that runs share"
+            ),
             "watchDeadLetters": _operation(
                 "receive", "deadLetters", "deadLetter", "See what was not understood"
             ),
@@ -87,6 +100,7 @@ def asyncapi() -> dict[str, Any]:
                 "event": _event_message(),
                 "life": _life_message(),
                 "bell": _bell_message(),
+                "sharedEvent": _shared_event_message(),
                 "deadLetter": _dead_letter_message(),
             }
         },
@@ -129,10 +143,20 @@ def _catalog_channel() -> dict[str, Any]:
     )
 
 
+def _sessions_channel() -> dict[str, Any]:
+    return _channel(
+        "{prefix}.sessions",
+        "What runs share of sessions and of state, each key in the partition that decides it",
+        messages=["sharedEvent"],
+        partitions=CATALOG_PARTITIONS,
+        configuration={**_everlasting(), "max.message.bytes": RECORD_BYTES_MAX},
+    )
+
+
 def _dead_letter_channel() -> dict[str, Any]:
     return _channel(
         "{prefix}.dead-letters",
-        "Records of run topics that are no events, as they were",
+        "Records that are no events, as they were",
         messages=["deadLetter"],
         partitions=1,
         configuration={**_everlasting(), "max.message.bytes": DEAD_LETTER_BYTES_MAX},
@@ -249,6 +273,21 @@ def _bell_message() -> dict[str, Any]:
         "description": "A tombstone: the record has no value, so compaction takes it away and never a fact.",
         "payload": {"type": "null"},
         "bindings": _key("bell: and the run_id, as in bell:order-17"),
+    }
+
+
+def _shared_event_message() -> dict[str, Any]:
+    kinds = "session_created, session_updated, session_deleted or state_changed"
+    return {
+        "summary": f"An event that is decided here: {kinds}",
+        "contentType": "application/json",
+        "headers": _cloudevents_headers(),
+        "payload": {"schemaFormat": _JSON_SCHEMA, "schema": {"$ref": f"./{EVENT_SCHEMA_FILE}"}},
+        "bindings": _key(
+            "session: and the session_id; app: and the app; or user:, the app, a slash and the user, in both of which % is"
+            " written %25 and / is written %2F. The partition is (murmur2(key) & 0x7fffffff) % "
+            f"{CATALOG_PARTITIONS}"
+        ),
     }
 
 
