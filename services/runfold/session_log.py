@@ -1,10 +1,11 @@
 """Sessions read from the log alone, for whoever has no MongoDB: slower the more there is, and always right."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from runfold.log.catalog import partition_of
+from runfold.log.settings import LogSettings
 from runfold.log.shared import read_shared
 from runfold.session import EventsWanted, Logged, Session, has_expired
 from runfold_projections.admission import Admitted
@@ -28,7 +29,7 @@ class LogSessionReader:
         self._runfold = runfold
 
     async def find(self, session_id: str) -> SessionRecord | None:
-        folded = await self._fold({partition_of(session_key(session_id))})
+        folded = await fold_shared(self._runfold.settings, {partition_of(session_key(session_id))})
         return folded.sessions.get(session_id)
 
     async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
@@ -56,13 +57,13 @@ class LogSessionReader:
         )
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
-        folded = await self._fold({partition_of(scope) for scope in scopes})
+        folded = await fold_shared(self._runfold.settings, {partition_of(scope) for scope in scopes})
         return {key: value.value for (scope, key), value in folded.values.items() if scope in scopes}
 
     async def list(
         self, *, app: str | None, user: str | None, labels: Mapping[str, str], limit: int, cursor: str | None
     ) -> tuple[list[Session], str | None]:
-        folded = await self._fold(set(range(CATALOG_PARTITIONS)))
+        folded = await fold_shared(self._runfold.settings, range(CATALOG_PARTITIONS))
         now = datetime.now(UTC)
         records = [
             record
@@ -78,23 +79,25 @@ class LogSessionReader:
         page = [await self.view(record, None) for record in records[begin : begin + limit]]
         return page, str(begin + limit) if len(records) > begin + limit else None
 
-    async def _fold(self, partitions: set[int]) -> SharedFold:
-        seen: set[tuple[str, str]] = set()
 
-        def is_first(key: str, event_id: str, _: int) -> bool:
-            known = (key, event_id) in seen
-            seen.add((key, event_id))
-            return not known
+async def fold_shared(settings: LogSettings, partitions: Iterable[int]) -> SharedFold:
+    """What these partitions of `{prefix}.sessions` fold to, from their beginning to their end as it is now."""
+    seen: set[tuple[str, str]] = set()
 
-        folded = SharedFold({}, is_first=is_first)
-        for partition in partitions:
-            async for records in read_shared(self._runfold.settings, partition):
-                for record in records:
-                    try:
-                        folded.take(*shared_event(record), record.offset)
-                    except UndecodableError:
-                        continue  # the projector keeps it as a dead letter
-        return folded
+    def is_first(key: str, event_id: str, _: int) -> bool:
+        known = (key, event_id) in seen
+        seen.add((key, event_id))
+        return not known
+
+    folded = SharedFold({}, is_first=is_first)
+    for partition in partitions:
+        async for records in read_shared(settings, partition):
+            for record in records:
+                try:
+                    folded.take(*shared_event(record), record.offset)
+                except UndecodableError:
+                    continue  # the projector keeps it as a dead letter
+    return folded
 
 
 def events_of(history: Sequence[Admitted], wanted: EventsWanted) -> list[Logged]:

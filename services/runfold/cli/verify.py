@@ -1,5 +1,7 @@
 """`runfold verify`: MongoDB against the log."""
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -9,13 +11,16 @@ from runfold.store.database import connect
 from runfold.store.generations import Generations
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunStore
+from runfold.store.sessions import SessionStore
+from runfold.store.state import StateStore
+from runfold.verify_sessions import SharedDifference, verify_own_state, verify_sessions
 from runfold_schemas.errors import RunNotFoundError
 
 
 async def verify(settings: Settings, *, run_id: str | None) -> int:
     """Gives the number of differences."""
     console = Console(soft_wrap=True)
-    runs = differences = 0
+    runs = count = differences = 0
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     async with connect(settings.mongo, settings.database) as database:
         generation = await Generations(database).current()
@@ -25,13 +30,29 @@ async def verify(settings: Settings, *, run_id: str | None) -> int:
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task("reading the log")
             pages, states = PageStore(database, generation), RunStore(database, generation)
+            values = StateStore(database, generation)
             async for name, found in verifying.verify(settings.log(), pages, states, run_id=run_id):
                 runs, differences = runs + 1, differences + len(found)
                 bar.update(task, description=f"{runs} runs compared, {differences} differences")
                 for one in found:
                     at = f" at offset {one.offset}" if one.offset is not None else ""
                     console.print(f"[red]{one.kind}[/] in run {name}{at}: {one.detail}", highlight=False)
+                own = await verify_own_state(settings.log(), states, values, name)
+                differences += _tell(console, own)
+            if run_id is None:
+                bar.update(task, description="reading sessions")
+                count, shared = await verify_sessions(
+                    settings.log(), SessionStore(database, generation), values
+                )
+                differences += _tell(console, shared)
     if run_id is not None and not runs:
         raise RunNotFoundError(run_id)
-    console.print(f"{runs} runs compared with the log, {differences} differences")
+    told = f"{runs} runs" if run_id is not None else f"{runs} runs and {count} sessions"
+    console.print(f"{told} compared with the log, {differences} differences")
     return differences
+
+
+def _tell(console: Console, found: Sequence[SharedDifference]) -> int:
+    for one in found:
+        console.print(f"[red]{one.kind}[/] in {one.key}: {one.detail}", highlight=False)
+    return len(found)

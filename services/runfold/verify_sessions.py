@@ -1,0 +1,129 @@
+"""Comparing sessions and state in MongoDB with the log: every difference, by its key."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import NamedTuple
+
+from runfold.log.ends import LogEnds
+from runfold.log.reader import read
+from runfold.log.settings import LogSettings
+from runfold.log.shared import shared_partitions
+from runfold.session_log import fold_shared
+from runfold.store.runs import RunStore
+from runfold.store.sessions import SessionStore
+from runfold.store.state import StateStore, own_scope
+from runfold.verify import WAIT_SECONDS
+from runfold_projections.admission import Admission
+from runfold_projections.session import SessionRecord, SharedFold
+from runfold_projections.state import Value, own_keys
+from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
+
+_LOOK_SECONDS = 0.1
+
+Values = Mapping[tuple[str, str], Value]
+"""By scope and key."""
+
+
+class SharedDifference(NamedTuple):
+    """Something in MongoDB that is not what the log says of a session, or of a key of some state."""
+
+    key: str
+    kind: str
+    detail: str
+
+
+async def verify_sessions(
+    log: LogSettings, sessions: SessionStore, values: StateStore, *, wait_seconds: float = WAIT_SECONDS
+) -> tuple[int, list[SharedDifference]]:
+    """How many sessions there are, and what is different about them and about the state that they share.
+
+    Projectors may work meanwhile: what is different is looked at again, for `wait_seconds` at the most.
+    """
+    deadline = asyncio.get_running_loop().time() + wait_seconds
+    while True:
+        expected = await fold_shared(log, range(CATALOG_PARTITIONS))
+        stored = await sessions.all()
+        held = {(one.scope, one.key): one.value for one in await values.all() if not _is_own(one.scope)}
+        found = [
+            *_session_differences(expected, stored),
+            *_value_differences(expected.values, held),
+            *[one async for one in _lag(log, sessions)],
+        ]
+        if not found or asyncio.get_running_loop().time() > deadline:
+            return len(stored), found
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def verify_own_state(
+    log: LogSettings, runs: RunStore, values: StateStore, run_id: str
+) -> list[SharedDifference]:
+    """What is different about the state that the run's own log decides."""
+    state = await runs.get(run_id)
+    if state is None:
+        return []
+    scope = own_scope(state.log_id)
+    held = (await values.read([scope]))[scope]
+    end = max([state.record.next_offset, *(value.offset + 1 for value in held.values())])
+    expected: dict[str, Value] = {}
+    admission = Admission(run_id)
+    async for records in read(log, Topics(log.prefix).run(run_id, state.log_id), end=end):
+        for record in records:
+            admitted = admission.admit(record)
+            if admitted.event is None or not admitted.counts:
+                continue
+            for key, value in own_keys(admitted.event.state_delta).items():
+                # What is set behind the saved state may be stored already, or not yet.
+                if record.offset < state.record.next_offset or (
+                    key in held and record.offset <= held[key].offset
+                ):
+                    expected[key] = Value(value, record.offset)
+    return list(
+        _value_differences(
+            {(scope, key): value for key, value in expected.items()},
+            {(scope, key): value for key, value in held.items()},
+        )
+    )
+
+
+async def _lag(log: LogSettings, sessions: SessionStore) -> AsyncIterator[SharedDifference]:
+    async with LogEnds.connect(log) as ends:
+        reached = await sessions.positions()
+        for at, end in (await ends.ends_of(shared_partitions(Topics(log.prefix)))).items():
+            if reached.get(at.partition, 0) < end:
+                detail = f"it is folded to offset {reached.get(at.partition, 0)}, the log ends at {end}"
+                yield SharedDifference(f"{at.topic}-{at.partition}", "stale position", detail)
+
+
+def _session_differences(
+    expected: SharedFold, stored: Mapping[str, SessionRecord]
+) -> Iterator[SharedDifference]:
+    standing = {name: record for name, record in expected.sessions.items() if record is not None}
+    for name in sorted(standing.keys() | stored.keys()):
+        if name not in stored:
+            yield SharedDifference(f"session {name}", "missing session", "the log has it, MongoDB does not")
+        elif name not in standing:
+            yield SharedDifference(f"session {name}", "extra session", "MongoDB has it, the log does not")
+        elif standing[name] != stored[name]:
+            fields = [
+                field
+                for field in SessionRecord.model_fields
+                if getattr(standing[name], field) != getattr(stored[name], field)
+            ]
+            detail = f"it differs from the log in {', '.join(fields)}"
+            yield SharedDifference(f"session {name}", "wrong session", detail)
+
+
+def _value_differences(expected: Values, held: Values) -> Iterator[SharedDifference]:
+    for scope, key in sorted(expected.keys() | held.keys()):
+        if expected.get((scope, key)) != held.get((scope, key)):
+            wanted, found = _told(expected.get((scope, key))), _told(held.get((scope, key)))
+            detail = f"the log has {wanted} for {key!r}, MongoDB {found}"
+            yield SharedDifference(f"state {scope}", "wrong state", detail)
+
+
+def _told(value: Value | None) -> str:
+    return "nothing" if value is None else f"{value.value!r:.80} of offset {value.offset}"
+
+
+def _is_own(scope: str) -> bool:
+    return scope.startswith(own_scope(""))
