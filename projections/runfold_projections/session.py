@@ -72,7 +72,8 @@ class SharedFold:
         self._before = sessions
         self._is_first = is_first
         self.sessions: dict[str, SessionRecord | None] = {}
-        self.deleted: list[SessionRecord] = []
+        self.deleted: list[tuple[SessionRecord, datetime]] = []
+        """Each with the time at which it was deleted."""
         self.values: dict[tuple[str, str], Value] = {}
         """By scope and key."""
 
@@ -96,7 +97,7 @@ class SharedFold:
         if after is not before:
             self.sessions[session_id] = after
             if before is not None and after is None:
-                self.deleted.append(before)
+                self.deleted.append((before, event.timestamp))
 
 
 def shared_event(record: Record) -> tuple[str, AnyEvent]:

@@ -11,12 +11,12 @@ State has scopes by the beginnings of its keys: `app:` is shared by all users of
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from runfold.ids import new_event_id, new_log_id, uuid7
+from runfold.ids import new_event_id, new_log_id, session_run_id, uuid7
 from runfold.log.shared import send_shared
 from runfold.run import Position, Run, outgoing
 from runfold.session import EventsWanted, Session, SessionReader, has_expired
@@ -88,14 +88,15 @@ class Sessions:
         opening = _opening(created, checked_state(state or {}), now)
         topic = self._runfold.topics.run(opening.run_id, created.log_id)
         await self._runfold.open_topic(topic, opening)
-        fact = new_event(created, event_id=new_event_id(), run_id=opening.run_id, timestamp=now)
-        await self._decide([Forward(session_key(session_id), fact)])
+        await self._decide([_fact(created, session_id, opening.run_id, now)])
         record = await self._reader.find(session_id)
         if record is None or record.run_id != opening.run_id:
             await self._runfold.delete_topic(topic)
             raise SessionConflictError(session_id)
         await self._runfold.announce(_life(record))
         await self._decide(forwards(opening, app=app, user=user))
+        # From here on the catalog tells us if somebody else deletes it.
+        self._runfold.catalog.watch(opening.run_id)
         run = self._runfold.run_of(_life(record), is_new=True)
         self._remember(record, run)
         return await self._reader.view(record, None)
@@ -120,8 +121,8 @@ class Sessions:
         """
         opened = await self._opened(session_id)
         event = opened.run.event(data, **envelope) if isinstance(data, Data) else data
-        with _told_of_session(session_id):
-            event = _checked(event, opened.run)
+        event = _checked(event, opened.run)
+        async with self._told_of_session(opened):
             position = await opened.run.publish(event)
         await self._forward([event], opened.record)
         return position
@@ -130,8 +131,8 @@ class Sessions:
         """Appends several events as one: all or none of them. Raises as `append` does, but for `RejectedError`."""
         opened = await self._opened(session_id)
         events = [opened.run.event(one) if isinstance(one, Data) else one for one in batch]
-        with _told_of_session(session_id):
-            events = [_checked(event, opened.run) for event in events]
+        events = [_checked(event, opened.run) for event in events]
+        async with self._told_of_session(opened):
             positions = await opened.run.publish_batch(events)
         await self._forward(events, opened.record)
         return positions
@@ -160,19 +161,24 @@ class Sessions:
             display_name=display_name,
             expires_at=now + ttl if ttl is not None else None,
         )
-        if (await self.view(session_id)).ended:
+        record = await self._standing(session_id)
+        if (await self._reader.view(record, None)).ended:
             raise SessionEndedError(session_id)
-        await self._decide([await self._fact(updated, now)])
-        return await self.view(session_id)
+        await self._decide([_fact(updated, session_id, record.run_id, now)])
+        changed = await self._reader.find(session_id)
+        if changed is None or changed.run_id != record.run_id:
+            raise SessionNotFoundError(session_id)
+        await self._opened_as(changed)
+        return await self._reader.view(changed, None)
 
     async def end(self, session_id: str) -> Session:
         """Ends the session: nothing can be appended any more. Raises `SessionNotFoundError`, `SessionEndedError`."""
-        opened = await self._opened(session_id)
-        with _told_of_session(session_id):
+        opened = await self._opened_as(await self._standing(session_id))
+        async with self._told_of_session(opened):
             try:
                 await opened.run.complete()
             except RejectedError as error:
-                raise SessionEndedError(session_id) from error
+                raise RunEndedError(opened.run.run_id) from error
         return await self.view(session_id)
 
     async def delete(self, session_id: str) -> None:
@@ -201,8 +207,7 @@ class Sessions:
         )
         await self._runfold.publisher.wait(sealed)
         deleted = new_data(SessionDeleted, session_id=record.session_id)
-        fact = new_event(deleted, event_id=new_event_id(), run_id=record.run_id, timestamp=now)
-        await self._decide([Forward(session_key(record.session_id), fact)])
+        await self._decide([_fact(deleted, record.session_id, record.run_id, now)])
         self._open.pop(record.session_id, None)
         await self._reader.find(record.session_id)  # which waits until no reader has it any more
         await self._runfold.publisher.forget(topic)
@@ -219,9 +224,28 @@ class Sessions:
         if known is not None and not self._is_over(known):
             self._open.move_to_end(session_id)
             return known
-        record = await self._standing(session_id)
+        return await self._opened_as(await self._standing(session_id))
+
+    async def _opened_as(self, record: SessionRecord) -> "_Open":
+        """What is needed to append to this life of the session, which was looked up just now."""
+        known = self._open.get(record.session_id)
+        if known is not None and known.run.run_id == record.run_id:
+            return self._remember(record, known.run)
         life = await self._runfold.catalog.lookup(record.run_id) or _life(record)
         return self._remember(record, self._runfold.run_of(life))
+
+    @asynccontextmanager
+    async def _told_of_session(self, opened: "_Open") -> AsyncIterator[None]:
+        """A run that has ended is a session that has, or one that was deleted: then the log was sealed."""
+        try:
+            yield
+        except RunEndedError as error:
+            session_id = opened.record.session_id
+            standing = await self._reader.find(session_id)
+            if standing is not None and standing.run_id == opened.record.run_id:
+                raise SessionEndedError(session_id) from error
+            self._open.pop(session_id, None)
+            raise SessionNotFoundError(session_id) from error
 
     def _is_over(self, opened: "_Open") -> bool:
         life = self._runfold.catalog.known(opened.run.run_id)
@@ -232,11 +256,6 @@ class Sessions:
         if len(self._open) > _OPEN_MAX:
             self._open.popitem(last=False)
         return opened
-
-    async def _fact(self, data: SessionUpdated, now: datetime) -> Forward:
-        run_id = (await self._opened(data.session_id)).run.run_id
-        event = new_event(data, event_id=new_event_id(), run_id=run_id, timestamp=now)
-        return Forward(session_key(data.session_id), event)
 
     async def _forward(self, events: Iterable[AnyEvent], record: SessionRecord) -> None:
         for event in events:
@@ -304,19 +323,16 @@ def _opening(created: SessionCreated, state: Mapping[str, Any], now: datetime) -
     return new_event(
         opened,
         event_id=new_event_id(),
-        run_id=str(uuid7()),
+        run_id=session_run_id(created.log_id),
         timestamp=now,
         **({"state_delta": dict(state)} if state else {}),
     )
 
 
+def _fact(data: Data, session_id: str, run_id: str, now: datetime) -> Forward:
+    event = new_event(data, event_id=new_event_id(), run_id=run_id, timestamp=now)
+    return Forward(session_key(session_id), event)
+
+
 def _life(record: SessionRecord) -> Life:
     return Life(run_id=record.run_id, log_id=record.log_id, agent_id=record.app, session_id=record.session_id)
-
-
-@contextmanager
-def _told_of_session(session_id: str) -> Iterator[None]:
-    try:
-        yield
-    except RunEndedError as error:
-        raise SessionEndedError(session_id) from error

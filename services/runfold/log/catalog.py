@@ -89,13 +89,17 @@ class CatalogView:
 
     async def lookup(self, run_id: str) -> Life | None:
         """The run's life as the catalog has it now. Raises `UnavailableError`."""
-        partition = partition_of(run_id)
-        at = TopicPartition(self._topic, partition)
-        if partition not in self._positions:
-            self._positions[partition] = 0
-            self._tail.follow(at, 0)
-        await self._read_to(partition, (await self._ends([at]))[at])
+        at = self.watch(run_id)
+        await self._read_to(at.partition, (await self._ends([at]))[at])
         return self._lives.get(run_id)
+
+    def watch(self, run_id: str) -> TopicPartition:
+        """From now on `known` tells what becomes of the run, soon after it happened."""
+        at = TopicPartition(self._topic, partition_of(run_id))
+        if at.partition not in self._positions:
+            self._positions[at.partition] = 0
+            self._tail.follow(at, 0)
+        return at
 
     async def follow_all(self) -> None:
         """Reads every partition, so that later look-ups know at once what has happened meanwhile."""

@@ -7,9 +7,11 @@ everything is written over what is older only.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from aiokafka import TopicPartition
 
+from runfold.ids import is_session_run, made_after
 from runfold.log.catalog import partition_of
 from runfold.log.tail import Slice
 from runfold.projector.writer import Writer
@@ -70,20 +72,27 @@ class SharedTopic:
             fold.take(key, event, offset)
         return fold
 
-    async def _delete_runs(self, sessions: Sequence[SessionRecord]) -> None:
-        for session in sessions:
+    async def _delete_runs(self, sessions: Sequence[tuple[SessionRecord, datetime]]) -> None:
+        for session, moment in sessions:
             own = Life(
                 run_id=session.run_id,
                 log_id=session.log_id,
                 agent_id=session.app,
                 session_id=session.session_id,
             )
-            others = await self._runs.of_session(session.session_id)
-            lives = [own, *(life for life in others if life.run_id != own.run_id)]
+            named = await self._runs.of_session(session.session_id)
+            lives = [own, *(life for life in named if _was_among(life, session_deleted=moment))]
             # Unreadable at once; the owner of each run, who is told by the catalog, clears up behind it.
             await self._runs.delete((life, partition_of(life.run_id)) for life in lives)
             for life in lives:
                 await self._writer.announce(life.model_copy(update={"deleted": True}))
+
+
+def _was_among(life: Life, *, session_deleted: datetime) -> bool:
+    """Whether a run was one of a session's own when that was deleted. The id may have been taken again since, by which the
+    catalog names runs of the next session as well: in a rebuild they are all known before the deletion is read.
+    """
+    return not (is_session_run(life.run_id, life.log_id) or made_after(life.log_id, session_deleted))
 
 
 def _decoded(part: Slice) -> tuple[list[Keyed], list[Admitted]]:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from pymongo import ASCENDING, IndexModel, UpdateOne
+from pymongo.errors import BulkWriteError
 
 from runfold.store.database import Database
 from runfold.store.listing import (
@@ -17,7 +18,7 @@ from runfold.store.listing import (
     microseconds,
     newest_first,
 )
-from runfold.store.unavailable import mongo_errors
+from runfold.store.unavailable import duplicates_of, mongo_errors
 from runfold_projections.run import RunRecord
 from runfold_schemas.catalog import Life
 
@@ -177,9 +178,13 @@ class RunStore:
             )
             for life, partition in lives
         ]
-        if operations:
+        if not operations:
+            return
+        try:
             with mongo_errors():
                 await self._runs.bulk_write(operations, ordered=False)
+        except BulkWriteError as error:
+            duplicates_of(error)  # another life of the run stands, and is not meant
 
     async def inconsistent_fields(self, run_id: str) -> list[str]:
         """What stands beside the record, for queries, and is not the record's: for `verify`."""
