@@ -110,7 +110,9 @@ async def query_and_reading(settings: Settings) -> AsyncIterator[tuple[httpx.Asy
 @asynccontextmanager
 async def served(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    # Named as TCP, or asyncio leaves its answers to Nagle's algorithm: 40 ms each.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+        listening.bind(("127.0.0.1", 0))
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         while not server.started and not serving.done():
             await asyncio.sleep(POLL_SECONDS)

@@ -1,0 +1,332 @@
+"""Sessions over HTTP: the verbs of `Sessions`, for whoever speaks to Runfold's API and not to Kafka.
+
+    async with HttpSessions("http://127.0.0.1:8080") as sessions:
+        session = await sessions.create(app="shop", user="u-1")
+        await sessions.append(session.session_id, UserMessage(message="Hello"))
+
+Errors are those of `Sessions`, with their facts. Nothing is sent a second time by itself: an append that ended in an
+`UnavailableError` may be repeated with the same `event_id`, and counts once.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import quote
+
+from runfold.ids import new_event_id
+from runfold.run import Position
+from runfold.session import EventsWanted, Session, SessionVerbs
+from runfold.session_documents import session_of, session_of_lines, sessions_of
+from runfold.sessions import Sessions, checked_state
+from runfold_schemas.codec import encode, new_event
+from runfold_schemas.data import Data
+from runfold_schemas.errors import (
+    ConfigurationError,
+    EventTooLargeError,
+    InvalidEventError,
+    InvalidIdError,
+    NotYetVisibleError,
+    RejectedError,
+    RunConflictError,
+    RunEndedError,
+    RunfoldError,
+    RunNotFoundError,
+    SessionConflictError,
+    SessionEndedError,
+    SessionNotFoundError,
+    UnavailableError,
+)
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.topics import check_id, check_session_id
+
+try:
+    import httpx
+except ImportError as error:
+    raise ImportError("HttpSessions needs httpx: pip install runfold[adk]") from error
+
+_JSON: Final = {"Content-Type": "application/json"}
+_LINES: Final = {"Accept": "application/x-ndjson"}
+_ANY_RUN: Final = "-"
+"""The server knows the session's run; an event of ours is only checked with this one."""
+
+
+class HttpSessions:
+    """It connects with the first call. Leave its `async with` block, or call `close`, when it is not needed any more.
+
+    Args:
+        url: where Runfold's API is, with the path that a gateway may put before it.
+        timeout_seconds: how long to wait for the server at any step of a call.
+        headers: sent with every request, for a gateway's authorization.
+    """
+
+    def __init__(
+        self, url: str, *, timeout_seconds: float = 30.0, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._timeout_seconds = timeout_seconds
+        self._headers = dict(headers or {})
+        self._client: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections; a later call makes new ones."""
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.aclose()
+
+    async def create(
+        self,
+        *,
+        app: str,
+        user: str = "",
+        session_id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        display_name: str | None = None,
+        ttl: timedelta | None = None,
+    ) -> Session:
+        """As `Sessions.create`."""
+        check_id(app, name="app")
+        if session_id is not None:
+            check_session_id(session_id)
+        asked = {
+            "app": app,
+            "user": user,
+            "session_id": session_id,
+            "state": checked_state(state or {}),
+            "labels": dict(labels or {}),
+            **_said(display_name, ttl),
+        }
+        return session_of(await self._call("POST", "sessions", content=_dumped(asked), headers=_JSON))
+
+    async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session:
+        """As `Sessions.view`. An event's bytes are those of the log, but for line breaks between its tokens."""
+        parameters = {"include": "events", **_parameters(wanted)} if wanted is not None else {}
+        body = await self._call("GET", _path(session_id), params=parameters, headers=_LINES)
+        return session_of_lines(body)
+
+    async def app_state(self, app: str) -> dict[str, Any]:
+        """As `Sessions.app_state`."""
+        return _state(await self._call("GET", f"apps/{_quoted(check_id(app, name='app'))}/state"))
+
+    async def user_state(self, app: str, user: str) -> dict[str, Any]:
+        """As `Sessions.user_state`."""
+        path = f"apps/{_quoted(check_id(app, name='app'))}/users/{_quoted(user)}/state"
+        return _state(await self._call("GET", path))
+
+    async def append(self, session_id: str, data: Data | AnyEvent, **envelope: Any) -> Position:
+        """As `Sessions.append`."""
+        content = _event_json(data, **envelope)
+        said = json.loads(
+            await self._call("POST", f"{_path(session_id)}/events", content=content, headers=_JSON)
+        )
+        return _position(said, said)
+
+    async def append_batch(self, session_id: str, batch: Iterable[Data | AnyEvent]) -> list[Position]:
+        """As `Sessions.append_batch`."""
+        content = b"[%b]" % b",".join(_at(index, data) for index, data in enumerate(batch))
+        if content == b"[]":
+            await self.view(session_id)
+            return []
+        said = json.loads(
+            await self._call("POST", f"{_path(session_id)}/events", content=content, headers=_JSON)
+        )
+        return [_position(said, one) for one in said["positions"]]
+
+    async def update(
+        self,
+        session_id: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        display_name: str | None = None,
+        ttl: timedelta | None = None,
+    ) -> Session:
+        """As `Sessions.update`."""
+        asked = {**({"labels": dict(labels)} if labels else {}), **_said(display_name, ttl)}
+        return session_of(await self._call("PATCH", _path(session_id), content=_dumped(asked), headers=_JSON))
+
+    async def end(self, session_id: str) -> Session:
+        """As `Sessions.end`."""
+        return session_of(await self._call("POST", f"{_path(session_id)}/end"))
+
+    async def delete(self, session_id: str) -> None:
+        """As `Sessions.delete`."""
+        await self._call("DELETE", _path(session_id))
+
+    async def _call(self, method: str, path: str, **options: Any) -> bytes:
+        try:
+            response = await self._opened().request(method, f"{self.url}/v1/{path}", **options)
+        except httpx.HTTPError as error:
+            reason = f"{self.url}: {error or type(error).__name__}"
+            raise UnavailableError("Runfold", reason=reason) from error
+        if response.is_success:
+            return response.content
+        raise error_of(response)
+
+    def _opened(self) -> httpx.AsyncClient:
+        if self._client is None:
+            self._client = httpx.AsyncClient(timeout=self._timeout_seconds, headers=self._headers)
+        return self._client
+
+    async def list(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[list[Session], str | None]:
+        """As `Sessions.list`, up to 1,000 at a time. A label's key must be without a colon."""
+        asked = {"app": app, "user": user, "cursor": cursor, "limit": limit}
+        parameters = {name: value for name, value in asked.items() if value is not None}
+        for key in labels or {}:
+            if ":" in key:
+                raise InvalidEventError(f"label {key!r} has a colon", field="label")
+        pairs = [f"{key}:{value}" for key, value in (labels or {}).items()]
+        return sessions_of(await self._call("GET", "sessions", params={**parameters, "label": pairs}))
+
+
+def error_of(response: httpx.Response) -> RunfoldError:
+    """The error that a problem document tells of, with its facts."""
+    try:
+        problem = response.json()
+        name = problem["type"].removeprefix("urn:runfold:problem:")
+        detail = str(problem["detail"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        problem, name, detail = {}, "", response.text[:200]
+    try:
+        if made := _ERRORS.get(name):
+            return made(detail, problem)
+    except KeyError:
+        pass  # a server of another version has other facts
+    return _by_status(response.status_code, detail, problem)
+
+
+def _by_status(status: int, detail: str, problem: Mapping[str, Any]) -> RunfoldError:
+    told = f"HTTP {status}: {detail}"
+    if status in (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT):
+        return UnavailableError("Runfold", reason=told)
+    if status in (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE):
+        return InvalidEventError(detail, field=problem.get("field", ""))
+    return RunfoldError(f"Runfold answered with {told}")
+
+
+def _invalid_event(detail: str, problem: Mapping[str, Any]) -> RunfoldError:
+    index = problem.get("index")
+    message = detail if index is None else detail.removeprefix(f"[{index}]: ")
+    return InvalidEventError(message, field=problem.get("field", ""), index=index)
+
+
+def _of_session(kind: Callable[[str], RunfoldError]) -> "_Made":
+    return lambda _, problem: kind(problem["session_id"])
+
+
+def _of_run(kind: Callable[[str], RunfoldError]) -> "_Made":
+    return lambda _, problem: kind(problem["run_id"])
+
+
+_Made = Callable[[str, Mapping[str, Any]], RunfoldError]
+
+_ERRORS: Final[Mapping[str, _Made]] = {
+    "InvalidEvent": _invalid_event,
+    "InvalidItem": _invalid_event,
+    "EventTooLarge": lambda _, problem: EventTooLargeError(size=problem["size"], limit=problem["limit"]),
+    "InvalidId": lambda detail, problem: InvalidIdError(
+        detail, name=problem["name"], value=problem.get("value", "")
+    ),
+    "SessionNotFound": _of_session(SessionNotFoundError),
+    "SessionConflict": _of_session(SessionConflictError),
+    "SessionEnded": _of_session(SessionEndedError),
+    "RunNotFound": _of_run(RunNotFoundError),
+    "RunEnded": _of_run(RunEndedError),
+    "RunConflict": lambda _, problem: RunConflictError(
+        problem["run_id"], agent_id=problem["agent_id"], session_id=problem.get("session_id")
+    ),
+    "Rejected": lambda _, problem: RejectedError(
+        problem["run_id"], offset=problem["offset"], reason=problem["reason"]
+    ),
+    "NotYetVisible": lambda _, problem: NotYetVisibleError(
+        problem["run_id"], min_offset=problem["min_offset"], timeout_seconds=problem["timeout_seconds"]
+    ),
+    "Unavailable": lambda _, problem: UnavailableError(problem["server"], reason=problem["reason"]),
+    "Configuration": lambda detail, _: ConfigurationError(detail),
+}
+"""By the last word of a problem's type."""
+
+
+def _event_json(data: Data | AnyEvent, **envelope: Any) -> bytes:
+    if not isinstance(data, Data):
+        encode(event := _stored(data))
+        return event.model_dump_json(exclude_unset=True).encode()
+    given = {name: value for name, value in envelope.items() if value is not None}
+    filled = {"event_id": new_event_id(), "timestamp": datetime.now(UTC), "run_id": _ANY_RUN}
+    encode(event := _stored(new_event(data, **{**filled, **given})))
+    return event.model_dump_json(exclude_unset=True, exclude={"run_id"}).encode()
+
+
+def _stored(event: AnyEvent) -> AnyEvent:
+    if not event.state_delta:
+        return event
+    return event.model_copy(update={"state_delta": checked_state(event.state_delta)})
+
+
+def _at(index: int, data: Data | AnyEvent) -> bytes:
+    try:
+        return _event_json(data)
+    except InvalidEventError as error:
+        raise InvalidEventError(error.args[0], field=error.field, index=index) from error
+
+
+def _position(said: Mapping[str, Any], one: Mapping[str, Any]) -> Position:
+    return Position(said["run_id"], one["offset"], one.get("is_duplicate", False))
+
+
+def _said(display_name: str | None, ttl: timedelta | None) -> dict[str, Any]:
+    said: dict[str, Any] = {"display_name": display_name} if display_name is not None else {}
+    return {**said, "ttl_seconds": ttl.total_seconds()} if ttl is not None else said
+
+
+def _parameters(wanted: EventsWanted) -> dict[str, Any]:
+    given = {
+        "type": sorted(wanted.types),
+        "first_offset": wanted.first_offset or None,
+        "end_offset": wanted.end_offset,
+        "since": wanted.since.isoformat() if wanted.since else None,
+        "newest": wanted.newest,
+        "limit": wanted.limit,
+    }
+    return {name: value for name, value in given.items() if value not in (None, [])}
+
+
+def _state(body: bytes) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(body)["state"]
+    return state
+
+
+def _path(session_id: str) -> str:
+    return f"sessions/{_quoted(check_session_id(session_id))}"
+
+
+def _quoted(text: str) -> str:
+    """As one part of a path. The parts `.` and `..` would mean another path."""
+    quoted = quote(text, safe="")
+    return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
+
+
+def _dumped(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+if TYPE_CHECKING:
+
+    def _either(direct: Sessions, over_http: HttpSessions) -> tuple[SessionVerbs, SessionVerbs]:
+        """Both can do the same: what mypy checks here."""
+        return direct, over_http

@@ -1,0 +1,482 @@
+"""Sessions in each of their ways: from the log alone, from MongoDB, and over HTTP. What holds for one holds for all."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.processes import until
+from tests.session_verbs import WAYS, Projector, comparable, everything, opened
+
+from runfold import (
+    AssistantMessage,
+    InvalidEventError,
+    InvalidIdError,
+    PlannerNote,
+    RejectedError,
+    RunfoldError,
+    ToolResult,
+    UserMessage,
+)
+from runfold.ids import new_event_id
+from runfold.log.ends import LogEnds
+from runfold.session import EventsWanted, Session, SessionVerbs
+from runfold.settings import Settings
+from runfold_schemas.codec import decode
+from runfold_schemas.errors import SessionConflictError, SessionEndedError, SessionNotFoundError
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+VALUES: dict[str, Any] = {
+    "a.b": 1,
+    "$set": {"$": [None]},
+    "nul\0": "nul\0",
+    "😀": "😀",
+    "": "empty",
+    "__proto__": {"x": 1},
+    "null": None,
+    "big": 2**200,
+    "negative": -(2**63) - 1,
+    "float": 0.1,
+    "one": 1.0,
+    "true": True,
+    "deep": {"a": [{"b": [1, "2", None, 3.5]}]},
+}
+
+
+@pytest.fixture(scope="module")
+async def projector(settings: Settings) -> AsyncIterator[Projector]:
+    projector = Projector(settings)
+    await projector.start()
+    yield projector
+    await projector.stop()
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+async def sessions(way: str, settings: Settings, projector: Projector) -> AsyncIterator[SessionVerbs]:
+    async with opened(way, settings) as sessions:
+        yield sessions
+
+
+@pytest.fixture(scope="module")
+async def elsewhere(way: str, settings: Settings, projector: Projector) -> AsyncIterator[SessionVerbs]:
+    """Another process's."""
+    async with opened(way, settings) as sessions:
+        yield sessions
+
+
+@pytest.fixture
+def app() -> str:
+    """An app that no other test has."""
+    return f"app-{uuid4().hex[:8]}"
+
+
+async def said(sessions: SessionVerbs, session_id: str, **wanted: Any) -> list[str]:
+    """The notes among a session's events."""
+    session = await sessions.view(session_id, EventsWanted(**wanted))
+    return [decode(one.value).data.note for one in session.events]
+
+
+async def noted(sessions: SessionVerbs, app: str, count: int) -> Session:
+    """A session with so many notes, a second apart from noon on."""
+    session = await sessions.create(app=app)
+    for number in range(count):
+        note = PlannerNote(note=f"{number}")
+        await sessions.append(session.session_id, note, timestamp=NOON + timedelta(seconds=number))
+    return session
+
+
+async def test_a_created_session_is_what_it_was_created_as(sessions, elsewhere, app):
+    created = await sessions.create(
+        app=app,
+        user="ann/1 é",
+        session_id=f"{app}/../s %2F?#é",
+        state={"k": 1},
+        labels={"team": "red"},
+        display_name="A talk",
+        ttl=timedelta(hours=1),
+    )
+
+    record = created.record
+    assert (record.app, record.user, record.session_id) == (app, "ann/1 é", f"{app}/../s %2F?#é")
+    assert (record.labels, record.display_name, created.ended) == ({"team": "red"}, "A talk", False)
+    assert record.expires_at - record.created_at == timedelta(hours=1)
+    assert (created.state, created.next_offset, list(created.events)) == ({"k": 1}, 1, [])
+    assert comparable(await elsewhere.view(record.session_id)) == comparable(created)
+    assert [comparable(one) for one in (await elsewhere.list(app=app))[0]] == [comparable(created)]
+
+
+@pytest.mark.parametrize("session_id", [".", "..", "a/events", "a?b=c", "a%2Fb", " ", "é" * 500])
+async def test_a_session_may_have_any_id(sessions, app, session_id):
+    with_app = session_id if session_id in (".", "..", " ") else f"{session_id[:-8]}{app[-8:]}"
+    await sessions.create(app=app, session_id=with_app, state={"k": 1})
+
+    assert (await sessions.view(with_app)).state == {"k": 1}
+
+    await sessions.delete(with_app)
+
+
+async def test_an_id_is_given_where_none_is_and_one_that_is_taken_is_refused(sessions, elsewhere, app):
+    first, second = await sessions.create(app=app), await sessions.create(app=app)
+    assert first.session_id != second.session_id
+
+    with pytest.raises(SessionConflictError) as refusal:
+        await elsewhere.create(app="other", session_id=first.session_id)
+
+    assert refusal.value.session_id == first.session_id
+    assert (await sessions.view(first.session_id)).record.app == app
+
+
+async def test_of_ten_that_create_one_id_at_once_one_does(sessions, elsewhere, app):
+    creating = [
+        verbs.create(app=app, session_id=app, state={"n": number})
+        for number, verbs in enumerate([sessions, elsewhere] * 5)
+    ]
+
+    answers = await asyncio.gather(*creating, return_exceptions=True)
+
+    (winner,) = [one for one in answers if isinstance(one, Session)]
+    assert sum(isinstance(one, SessionConflictError) for one in answers) == 9
+    assert comparable(await elsewhere.view(app)) == comparable(winner)
+
+
+async def test_state_is_of_the_session_the_user_or_the_app_by_its_key(sessions, elsewhere, app):
+    one = await sessions.create(app=app, user="ann", state={"own": 1, "app:a": 1, "user:u": 1, "temp:t": 1})
+    two = await elsewhere.create(app=app, user="ann", state={"own": 2})
+    other = await elsewhere.create(app=app, user="bob")
+    stranger = await elsewhere.create(app=f"{app}x", user="ann")
+
+    await elsewhere.append(two.session_id, PlannerNote(note="n"), state_delta={"app:b": 2, "user:u": 2})
+    await sessions.append_batch(one.session_id, [PlannerNote(note="n")])
+
+    shared = {"app:a": 1, "app:b": 2}
+    assert (await sessions.view(one.session_id)).state == {"own": 1, "user:u": 2, **shared}
+    assert (await sessions.view(two.session_id)).state == {"own": 2, "user:u": 2, **shared}
+    assert (await sessions.view(other.session_id)).state == shared
+    assert (await sessions.view(stranger.session_id)).state == {}
+    assert await sessions.app_state(app) == shared
+    assert await sessions.user_state(app, "ann") == {"user:u": 2}
+    assert await sessions.user_state(app, "bob") == {} == await sessions.app_state("nobody's")
+
+
+async def test_sessions_without_a_user_share_a_state_as_well(sessions, app):
+    await sessions.create(app=app, state={"user:k": 1})
+
+    assert (await sessions.create(app=app)).state == {"user:k": 1} == await sessions.user_state(app, "")
+
+
+async def test_state_is_exact_for_any_key_and_value_in_every_scope(sessions, elsewhere, app):
+    scoped = {beginning + key: value for beginning in ("", "user:", "app:") for key, value in VALUES.items()}
+    one = await sessions.create(app=app, user="a/b%", state=scoped)
+    two = await sessions.create(app=app, user="other")
+
+    await sessions.append(two.session_id, PlannerNote(note="n"), state_delta=scoped)
+
+    for session_id in (one.session_id, two.session_id):
+        state = (await elsewhere.view(session_id)).state
+        assert repr(sorted(state.items())) == repr(sorted(scoped.items()))
+
+
+async def test_null_is_a_value_and_a_later_value_replaces_one_before(sessions, app):
+    session = await sessions.create(app=app, state={"k": {"a": 1}, "app:k": 1})
+
+    await sessions.append(session.session_id, PlannerNote(note="n"), state_delta={"k": None, "app:k": None})
+
+    assert (await sessions.view(session.session_id)).state == {"k": None, "app:k": None}
+
+
+async def test_events_are_the_bytes_of_the_log(sessions, app, runfold):
+    session = await sessions.create(app=app)
+    result = ToolResult(tool_call_id="1", result={**VALUES, "x": [1e22, -0.0, 1e-7]})
+    position = await sessions.append(session.session_id, result, turn_id="t", labels={"a": "b"})
+
+    (logged,) = (await sessions.view(session.session_id, EventsWanted())).events
+
+    run = await runfold.get_run(session.record.run_id)
+    (admitted,) = [one async for one in run.history(first_offset=1)]
+    assert (logged.offset, logged.value) == (position.offset, admitted.record.value)
+    assert (logged.log_time, logged.outcome) == (admitted.record.log_time, "accepted")
+    assert repr(decode(logged.value).data.result) == repr(result.result)
+
+
+async def test_events_are_restricted_by_place_time_kind_and_number(sessions, app):
+    session = await noted(sessions, app, 6)
+    await sessions.append(session.session_id, UserMessage(message="hi"), timestamp=NOON)
+    found = sessions, session.session_id
+
+    notes = frozenset({"planner_note"})
+    assert await said(*found, types=notes) == ["0", "1", "2", "3", "4", "5"]
+    assert await said(*found, types=notes, newest=2) == ["4", "5"]
+    assert await said(*found, newest=0) == []
+    assert len((await sessions.view(session.session_id, EventsWanted(newest=99))).events) == 7
+    assert await said(*found, first_offset=3, end_offset=5) == ["2", "3"]
+    assert await said(*found, since=NOON + timedelta(seconds=4)) == ["4", "5"]
+    assert await said(*found, since=NOON + timedelta(seconds=2), newest=1) == ["5"]
+    assert await said(*found, end_offset=5, newest=2) == ["2", "3"]
+    assert await said(*found, first_offset=6, types=notes, newest=5) == ["5"]
+    assert await said(*found, limit=2) == ["0", "1"]
+    assert await said(*found, types=notes, newest=3, limit=1) == ["3"]
+    assert await said(*found, limit=0) == []
+    assert await said(*found, first_offset=99) == []
+
+
+async def test_what_happened_to_the_run_is_shown_only_where_it_is_named(sessions, app):
+    session = await sessions.create(app=app)
+    await sessions.end(session.session_id)
+
+    assert list((await sessions.view(session.session_id, EventsWanted())).events) == []
+    named = await sessions.view(session.session_id, EventsWanted(types=frozenset({"run_opened"})))
+    assert [one.offset for one in named.events] == [0]
+
+
+async def test_a_batch_is_appended_whole_or_not_at_all(sessions, app):
+    session = await sessions.create(app=app)
+
+    positions = await sessions.append_batch(
+        session.session_id, [PlannerNote(note="a"), PlannerNote(note="b")]
+    )
+    with pytest.raises(InvalidEventError) as refusal:
+        await sessions.append_batch(
+            session.session_id, [PlannerNote(note="c"), ToolResult(tool_call_id="1", result=float("nan"))]
+        )
+
+    assert refusal.value.index == 1
+    assert [one.offset for one in positions] == [1, 2]
+    assert await said(sessions, session.session_id) == ["a", "b"]
+    assert list(await sessions.append_batch(session.session_id, [])) == []
+
+
+async def test_of_two_that_expect_the_same_end_one_is_rejected_with_its_offset(sessions, elsewhere, app):
+    session = await sessions.create(app=app)
+    await sessions.append(session.session_id, PlannerNote(note="first"), expected_offset=0)
+
+    with pytest.raises(RejectedError) as refusal:
+        await elsewhere.append(
+            session.session_id, PlannerNote(note="lost"), expected_offset=0, state_delta={"k": 1}
+        )
+
+    assert (refusal.value.run_id, refusal.value.offset) == (session.record.run_id, 2)
+    assert "expected_offset" in refusal.value.reason
+    found = await sessions.view(session.session_id)
+    assert (found.state, found.next_offset) == ({}, 3)
+    assert await said(sessions, session.session_id) == ["first"]
+
+
+async def test_an_event_that_comes_again_counts_once(sessions, elsewhere, app):
+    session = await sessions.create(app=app, user="ann")
+    repeated = {"event_id": new_event_id(), "timestamp": NOON}
+    first = {"k": 1, "app:k": 1, "user:k": 1}
+    second = {"k": 2, "app:k": 2, "user:k": 2}
+
+    await sessions.append(session.session_id, PlannerNote(note="1"), state_delta=first, **repeated)
+    await elsewhere.append(session.session_id, PlannerNote(note="2"), state_delta=second)
+    await elsewhere.append(session.session_id, PlannerNote(note="1"), state_delta=first, **repeated)
+
+    assert (await sessions.view(session.session_id)).state == second
+    assert await said(sessions, session.session_id) == ["1", "2"]
+
+
+async def test_a_change_of_shared_state_that_nobody_forwarded_is_forwarded(sessions, app, runfold):
+    session = await sessions.create(app=app, user="ann")
+    run = await runfold.get_run(session.record.run_id)
+
+    await run.publish(PlannerNote(note="n"), state_delta={"user:x": 1, "app:x": 2, "x": 3})
+
+    async def is_seen() -> bool:
+        return (await sessions.view(session.session_id)).state == {"user:x": 1, "app:x": 2, "x": 3}
+
+    await until(is_seen, what="the change of shared state")
+    assert await sessions.user_state(app, "ann") == {"user:x": 1}
+
+
+async def test_an_update_merges_labels_and_leaves_what_is_not_given(sessions, elsewhere, app):
+    session = await sessions.create(app=app, labels={"a": "1", "b": "1"}, display_name="before")
+    other = await sessions.create(app=app, labels={"a": "1"})
+
+    await elsewhere.update(session.session_id, labels={"b": "2"})
+    updated = await elsewhere.update(session.session_id, display_name="after")
+
+    assert (updated.record.labels, updated.record.display_name) == ({"a": "1", "b": "2"}, "after")
+    assert updated.updated_at > updated.record.created_at
+    assert comparable(await sessions.view(session.session_id)) == comparable(updated)
+    listed = [one.session_id for one in (await sessions.list(app=app, labels={"a": "1"}))[0]]
+    assert listed == [other.session_id, session.session_id]
+    assert [one.session_id for one in (await sessions.list(app=app, labels={"b": "2"}))[0]] == [
+        session.session_id
+    ]
+
+
+async def test_lists_have_each_session_once_the_newest_first_page_by_page(sessions, elsewhere, app):
+    created = [(await sessions.create(app=app, user=f"u{n % 2}")).session_id for n in range(5)]
+
+    first, cursor = await elsewhere.list(app=app, limit=2)
+    second, cursor = await elsewhere.list(app=app, limit=2, cursor=cursor)
+    third, end = await elsewhere.list(app=app, limit=2, cursor=cursor)
+
+    assert [one.session_id for one in [*first, *second, *third]] == created[::-1]
+    assert end is None
+    assert [one.session_id for one in (await sessions.list(app=app, user="u1"))[0]] == [
+        created[3],
+        created[1],
+    ]
+    with pytest.raises(InvalidEventError) as refusal:
+        await sessions.list(cursor="!")
+    assert refusal.value.field == "cursor"
+
+
+async def test_an_ended_session_is_read_and_not_written(sessions, elsewhere, app):
+    session = await sessions.create(app=app, state={"k": 1})
+    await elsewhere.append(session.session_id, PlannerNote(note="n"))
+
+    ended = await sessions.end(session.session_id)
+
+    assert ended.ended
+    assert (await elsewhere.view(session.session_id)).ended
+    assert await said(sessions, session.session_id) == ["n"]
+    for refused in (
+        sessions.append(session.session_id, PlannerNote(note="n")),
+        sessions.append_batch(session.session_id, [PlannerNote(note="n")]),
+        sessions.update(session.session_id, display_name="x"),
+        sessions.end(session.session_id),
+        elsewhere.end(session.session_id),
+    ):
+        with pytest.raises(SessionEndedError) as refusal:
+            await refused
+        assert refusal.value.session_id == session.session_id
+
+
+async def test_an_expired_session_is_gone_and_its_id_can_be_taken_again(sessions, elsewhere, app):
+    session = await sessions.create(app=app, session_id=app, state={"k": 1, "app:k": 1})
+    await sessions.append(app, PlannerNote(note="n"))
+
+    await elsewhere.update(app, ttl=timedelta(milliseconds=100))
+    await until(lambda: is_gone(sessions, app), seconds=5, what="the end of the session's time")
+
+    assert (await elsewhere.list(app=app))[0] == []
+    await check_missing(elsewhere, app)
+    again = await elsewhere.create(app=app, session_id=app)
+    assert (again.state, again.next_offset) == ({"app:k": 1}, 1)
+    assert again.record.run_id != session.record.run_id
+
+
+async def test_a_deleted_session_is_gone_at_once_and_its_topic_soon(sessions, elsewhere, app, settings):
+    session = await sessions.create(app=app, session_id=app, state={"k": 1, "user:k": 1, "app:k": 1})
+    await elsewhere.append(app, PlannerNote(note="n"))
+
+    await sessions.delete(app)
+
+    await check_missing(sessions, app)
+    await check_missing(elsewhere, app)
+    assert (await elsewhere.list(app=app))[0] == []
+    await until(lambda: is_removed(settings, session.record.run_id), what="the end of the session's topic")
+    again = await elsewhere.create(app=app, session_id=app)
+    assert (again.state, list((await sessions.view(app, EventsWanted())).events)) == (
+        {"user:k": 1, "app:k": 1},
+        [],
+    )
+
+
+async def test_who_goes_on_with_a_deleted_session_is_refused_and_never_in_the_next_one(
+    sessions, elsewhere, app
+):
+    await sessions.create(app=app, session_id=app)
+    for verbs in (sessions, elsewhere):
+        await verbs.append(app, PlannerNote(note="before"))
+
+    async def go_on() -> list[int]:
+        offsets = []
+        while True:
+            offsets.append((await elsewhere.append(app, PlannerNote(note="old"), expected_offset=2)).offset)
+
+    going_on = asyncio.create_task(go_on())
+    await sessions.delete(app)
+    with pytest.raises((SessionNotFoundError, RejectedError)):
+        await going_on
+    with pytest.raises((SessionNotFoundError, RejectedError)):
+        await elsewhere.append(app, PlannerNote(note="old"), expected_offset=3)
+    await sessions.create(app=app, session_id=app)
+    await elsewhere.append(app, PlannerNote(note="new"))
+
+    assert await said(sessions, app) == await said(elsewhere, app) == ["new"]
+    assert (
+        await elsewhere.update(app, display_name="of the new one")
+    ).record.display_name == "of the new one"
+
+
+async def test_what_is_wrong_is_refused_with_its_name(sessions, app):
+    session = await sessions.create(app=app)
+    for value in (float("nan"), (1, 2), {1: 2}, b"x", {1, 2}):
+        with pytest.raises(InvalidEventError) as refusal:
+            await sessions.append(session.session_id, PlannerNote(note="n"), state_delta={"k": value})
+        assert refusal.value.field == "state_delta.k"
+        with pytest.raises(InvalidEventError):
+            await sessions.create(app=app, state={"user:k": value})
+    with pytest.raises(InvalidEventError) as refusal:
+        await sessions.append(session.session_id, AssistantMessage(message="a"), turn_id="t" * 201)
+    assert refusal.value.field == "turn_id"
+    with pytest.raises(InvalidEventError):
+        await sessions.create(app=app, labels={"k" * 65: "v"})
+    for wrong in ("", "a\0b", "x" * 1001):
+        with pytest.raises(InvalidIdError) as refused:
+            await sessions.view(wrong)
+        assert refused.value.name == "session_id"
+        with pytest.raises(InvalidIdError):
+            await sessions.create(app=wrong)
+
+
+async def test_everything_is_the_same_after_a_rebuild_from_the_logs(
+    sessions, app, settings, projector, request
+):
+    await noted(sessions, app, 3)
+    before = await everything(sessions)
+
+    await projector.rebuild()
+
+    assert len(before) > 10
+    assert await patiently(lambda: everything(sessions)) == before
+    assert await projector.differences() == []
+
+
+async def patiently(read: Any) -> Any:
+    """What is read once enough is projected."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await read()
+            except RunfoldError as error:
+                if not error.retriable:
+                    raise
+
+
+async def is_gone(sessions: SessionVerbs, session_id: str) -> bool:
+    try:
+        await sessions.view(session_id)
+    except SessionNotFoundError:
+        return True
+    return False
+
+
+async def check_missing(sessions: SessionVerbs, session_id: str) -> None:
+    for refused in (
+        sessions.view(session_id),
+        sessions.view(session_id, EventsWanted()),
+        sessions.append(session_id, PlannerNote(note="n")),
+        sessions.append_batch(session_id, [PlannerNote(note="n")]),
+        sessions.update(session_id, display_name="x"),
+        sessions.end(session_id),
+        sessions.delete(session_id),
+    ):
+        with pytest.raises(SessionNotFoundError) as refusal:
+            await refused
+        assert refusal.value.session_id == session_id
+
+
+async def is_removed(settings: Settings, run_id: str) -> bool:
+    async with LogEnds.connect(settings.log()) as ends:
+        return all(topic.run_id != run_id for topic in (await ends.run_topics()).values())
