@@ -9,21 +9,24 @@ any other. An item that is popped stays in the log, and stands for nothing from 
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Self
 
 from agents.items import TResponseInputItem
 from agents.memory.session_settings import SessionSettings, resolve_session_limit
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from runfold.ids import new_event_id
 from runfold.session import EventsWanted, Logged, SessionVerbs
 from runfold.session_connection import SessionConnection
+from runfold_schemas.codec import new_event
 from runfold_schemas.errors import (
     InvalidEventError,
     RejectedError,
     SessionConflictError,
     SessionNotFoundError,
 )
-from runfold_schemas.events import EventAmended
+from runfold_schemas.events import AnyEvent, EventAmended
 from runfold_schemas.sessions import FrameworkEvent
 
 _TYPES: Final = frozenset({"framework_event", "event_amended"})
@@ -34,7 +37,7 @@ class RunfoldSession:
     """The SDK's `Session` protocol over Runfold's HTTP API, or on Kafka and MongoDB themselves.
 
     The session begins with its first item. Every verb may raise `UnavailableError`, after which it is safe to repeat, but
-    for `add_items`, which may then have added them.
+    for `add_items`, which may then have added them. A session that was ended takes nothing more: `SessionEndedError`.
     """
 
     def __init__(
@@ -47,7 +50,9 @@ class RunfoldSession:
         session_settings: SessionSettings | None = None,
         **settings: Any,
     ) -> None:
-        """`settings` are those of `runfold.settings.Settings`, for use without the HTTP API."""
+        """`session_id` alone says which conversation this is; `app` and `user` are what it is listed by, once it has begun.
+        `settings` are those of `runfold.settings.Settings`, for use without the HTTP API.
+        """
         self.session_id = session_id
         self.session_settings = session_settings
         self._app = app
@@ -76,16 +81,20 @@ class RunfoldSession:
         return [one.item for one in standing.items]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Adds all of them or none. Raises `InvalidEventError` naming the item that JSON cannot carry."""
+        """Adds all of them or none. Raises `InvalidEventError` with the index of the item that JSON cannot carry, and
+        `EventTooLargeError` for more than 8 MiB.
+        """
         if not items:
             return
         said = [_event(item, index) for index, item in enumerate(items)]
         sessions = await self._connection.sessions()
-        try:
-            await sessions.append_batch(self.session_id, said)
-        except SessionNotFoundError:
-            await self._begin(sessions)
-            await sessions.append_batch(self.session_id, said)
+        while True:
+            try:
+                await sessions.append_batch(self.session_id, said)
+            except SessionNotFoundError:
+                await self._begin(sessions)
+            else:
+                return
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Takes the last item out; None if there is none. Of several who pop at once each gets another item."""
@@ -95,10 +104,9 @@ class RunfoldSession:
             if not standing.items:
                 return None
             last = standing.items[-1]
-            popped = EventAmended(offset=last.offset, reason="popped")
             try:
-                await sessions.append(self.session_id, popped, expected_offset=standing.last_offset)
-            except RejectedError:
+                await sessions.append(self.session_id, _popped(last, standing))
+            except (RejectedError, SessionNotFoundError):
                 continue  # somebody was faster: look again
             return last.item
 
@@ -124,8 +132,9 @@ class _Item(NamedTuple):
 
 class _Standing(NamedTuple):
     items: list[_Item]
+    run_id: str
     last_offset: int
-    """What a change of these items expects to be the last event."""
+    """What a change of these items expects to be the last event, and in which run."""
 
 
 async def _standing(sessions: SessionVerbs, session_id: str, most: int | None) -> _Standing:
@@ -135,16 +144,19 @@ async def _standing(sessions: SessionVerbs, session_id: str, most: int | None) -
         try:
             found = await sessions.view(session_id, EventsWanted(types=_TYPES, newest=newest))
         except SessionNotFoundError:
-            return _Standing([], -1)
+            return _Standing([], "", -1)
         items = _items(found.events)
         if most is None or len(items) >= most or newest is None or len(found.events) < newest:
-            return _Standing(items if most is None else items[-most:], found.last_offset)
+            last = items if most is None else items[-most:]
+            return _Standing(last, found.record.run_id, found.last_offset)
         newest *= 4
 
 
 def _items(events: Sequence[Logged]) -> list[_Item]:
     said = [(one.offset, json.loads(one.value)) for one in events]
-    popped = {event["data"]["offset"] for _, event in said if event["type"] == "event_amended"}
+    # What a repair has changed still stands in the conversation; what stands for nothing does not.
+    amended = {event["data"]["offset"]: event for _, event in said if event["type"] == "event_amended"}
+    popped = {offset for offset, event in amended.items() if not event["data"].get("stand_ins")}
     return [
         _Item(offset, event["data"]["body"])
         for offset, event in said
@@ -154,9 +166,22 @@ def _items(events: Sequence[Logged]) -> list[_Item]:
     ]
 
 
+def _popped(item: _Item, standing: _Standing) -> AnyEvent:
+    # It names the run, since a session that was cleared meanwhile and begun anew is another one.
+    return new_event(
+        EventAmended(offset=item.offset, reason="popped"),
+        event_id=new_event_id(),
+        run_id=standing.run_id,
+        timestamp=datetime.now(UTC),
+        expected_offset=standing.last_offset,
+    )
+
+
 def _event(item: TResponseInputItem, index: int) -> FrameworkEvent:
     try:
         body = to_jsonable_python(item)
     except (PydanticSerializationError, ValueError) as error:
         raise InvalidEventError(f"the item is not JSON: {error}", index=index) from error
+    if not isinstance(body, dict):
+        raise InvalidEventError("the item is no object", index=index)
     return FrameworkEvent(framework="openai-agents", body=body)

@@ -1,0 +1,460 @@
+"""Sessions of the OpenAI Agents SDK: what its own runner does with them, and what a conversation is afterwards."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx
+import pytest
+from agents import Agent, ModelResponse, RunConfig, Runner, Usage, function_tool
+from agents.items import TResponseInputItem
+from agents.memory.session import Session
+from agents.memory.session_settings import SessionSettings
+from agents.models.interface import Model
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+from tests.ingesting import is_ready
+from tests.processes import environment, until
+from tests.querying import served
+from tests.session_verbs import Projector
+
+from runfold import EventAmended, InvalidEventError, Run, Runfold, UnavailableError, openai_agents
+from runfold.api import build_app
+from runfold.openai_agents import RunfoldSession
+from runfold.settings import Settings
+from runfold_schemas.events import StandIn
+from runfold_schemas.messages import TextPart, ToolResultPart, ToolUsePart
+
+MODES = ["direct", "over_http"]
+
+ANY: list[dict[str, Any]] = [
+    {"role": "user", "content": "日本語 😀 \0 \u2028"},
+    {
+        "role": "user",
+        "content": [{"type": "input_text", "text": ""}, {"type": "input_image", "image_url": None}],
+    },
+    {
+        "type": "function_call_output",
+        "call_id": "c",
+        "output": [{"deep": {"a": [{"b": [1, 2**200, None, 0.1, -0.0, 1e22, True, ""]}]}}],
+    },
+    {"type": "of the future", "$set": {"a.b": 1}, "": None, "__proto__": {}},
+    {"role": "assistant", "content": "a", "status": None},
+]
+
+ADDING = """
+import asyncio, json, sys
+from runfold.openai_agents import RunfoldSession
+
+async def main(session_id, where, name):
+    url = where.get("url")
+    async with RunfoldSession(session_id, url) as session:
+        for number in range(5):
+            await session.add_items([{"role": "user", "content": f"{name} {number} {part}"} for part in "ab"])
+
+asyncio.run(main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]))
+"""
+
+Opening = Callable[..., RunfoldSession]
+
+
+@pytest.fixture(scope="module")
+async def projector(settings: Settings) -> AsyncIterator[Projector]:
+    projector = Projector(settings)
+    await projector.start()
+    yield projector
+    await projector.stop()
+
+
+@pytest.fixture(scope="module")
+async def url(settings: Settings, projector: Projector) -> AsyncIterator[str]:
+    async with served(build_app(settings)) as client:
+        await until(lambda: is_ready(client), what="the service's connection to Kafka")
+        yield str(client.base_url)
+
+
+@pytest.fixture(params=MODES)
+def where(request: pytest.FixtureRequest, settings: Settings, projector: Projector) -> dict[str, Any]:
+    """What a session of this mode is opened with."""
+    if request.param == "over_http":
+        return {"url": request.getfixturevalue("url")}
+    return {name: getattr(settings, name) for name in settings.model_fields_set}
+
+
+@pytest.fixture
+async def opened(where: dict[str, Any]) -> AsyncIterator[Opening]:
+    """Opens a session with connections of its own, as another process has them."""
+    sessions: list[RunfoldSession] = []
+
+    def opened(session_id: str, **options: Any) -> RunfoldSession:
+        sessions.append(RunfoldSession(session_id, **where, **options))
+        return sessions[-1]
+
+    yield opened
+    for session in sessions:
+        await session.close()
+
+
+@pytest.fixture
+def session_id() -> str:
+    """A session that no other test has."""
+    return f"talk/{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def session(opened: Opening, session_id: str) -> RunfoldSession:
+    return opened(session_id)
+
+
+def user(text: object) -> TResponseInputItem:
+    return {"role": "user", "content": str(text)}
+
+
+def texts(items: Sequence[Any]) -> list[str]:
+    return [item["content"] for item in items]
+
+
+async def run_of(runfold: Runfold, session_id: str) -> Run:
+    return await runfold.get_run(await runfold.sessions.run_id(session_id))
+
+
+def test_it_is_a_session_of_the_sdk(session: RunfoldSession):
+    assert isinstance(session, Session)
+
+
+async def test_a_session_that_nobody_began_is_empty(session: RunfoldSession):
+    assert await session.get_items() == []
+    assert await session.get_items(limit=1) == []
+    assert await session.pop_item() is None
+    await session.clear_session()
+    await session.add_items([])
+    assert await session.get_items() == []
+
+
+async def test_items_come_back_as_they_were_for_everybody(
+    session: RunfoldSession, opened: Opening, session_id: str
+):
+    await session.add_items(ANY[:2])
+    await session.add_items(ANY[2:])
+
+    items = await opened(session_id).get_items()
+
+    assert repr(items) == repr(ANY)
+    assert json.dumps(items) == json.dumps(ANY)
+    assert [await session.pop_item() for _ in ANY] == ANY[::-1]
+
+
+async def test_a_limit_takes_the_last_of_them(session: RunfoldSession, opened: Opening, session_id: str):
+    await session.add_items([user(number) for number in range(40)])
+    said = [str(number) for number in range(40)]
+
+    assert texts(await session.get_items()) == said
+    for limit in (1, 2, 17, 40, 41):
+        assert texts(await session.get_items(limit=limit)) == said[-limit:]
+    assert await session.get_items(limit=0) == []
+    assert texts(await session.get_items(limit=-1)) == said
+
+    limited = opened(session_id, session_settings=SessionSettings(limit=2))
+    assert texts(await limited.get_items()) == said[-2:]
+    assert texts(await limited.get_items(limit=3)) == said[-3:]
+
+
+async def test_a_limit_counts_what_was_not_popped(session: RunfoldSession):
+    await session.add_items([user(number) for number in range(60)])
+    for _ in range(40):
+        await session.pop_item()
+
+    assert texts(await session.get_items(limit=3)) == ["17", "18", "19"]
+    assert len(await session.get_items(limit=30)) == 20
+
+
+async def test_a_pop_takes_the_last_item_out(session: RunfoldSession, opened: Opening, session_id: str):
+    await session.add_items([user(1), user(2)])
+
+    assert await session.pop_item() == user(2)
+    await session.add_items([user(3)])
+    assert texts(await opened(session_id).get_items()) == ["1", "3"]
+    assert await opened(session_id).pop_item() == user(3)
+    assert await session.pop_item() == user(1)
+    assert await session.pop_item() is None
+
+
+async def test_of_ten_who_pop_at_once_each_gets_another_item(
+    session: RunfoldSession, opened: Opening, session_id: str
+):
+    await session.add_items([user(number) for number in range(12)])
+    others = [opened(session_id), opened(session_id)]
+
+    popped = await asyncio.gather(*(others[number % 2].pop_item() for number in range(10)))
+
+    assert sorted(texts(popped), key=int) == [str(number) for number in range(2, 12)]
+    assert texts(await session.get_items()) == ["0", "1"]
+
+
+async def test_what_is_popped_is_in_the_log_and_not_in_the_ledger(
+    session: RunfoldSession, session_id: str, runfold: Runfold
+):
+    await session.add_items([user("kept"), user("popped")])
+    await session.pop_item()
+
+    run = await run_of(runfold, session_id)
+    assert [one.event.type async for one in run.history() if one.event] == [
+        "run_opened",
+        "framework_event",
+        "framework_event",
+        "event_amended",
+    ]
+    assert [part.text for message in await run.ledger() for part in message.parts] == ["kept"]
+
+
+async def test_an_item_that_a_repair_has_changed_still_stands(
+    session: RunfoldSession, session_id: str, runfold: Runfold
+):
+    await session.add_items([user("one"), user("two")])
+    stands = StandIn(type="user_message", data={"message": "eins"})
+
+    await runfold.sessions.append(session_id, EventAmended(offset=1, stand_ins=(stands,), reason="mended"))
+
+    assert texts(await session.get_items()) == ["one", "two"]
+
+
+async def test_a_cleared_session_begins_anew(session: RunfoldSession, opened: Opening, session_id: str):
+    other = opened(session_id)
+    await session.add_items([user("before")])
+    await other.add_items([user("and more")])
+
+    await session.clear_session()
+
+    assert await session.get_items() == [] == await other.get_items()
+    assert await other.pop_item() is None
+    await other.add_items([user("after")])
+    await session.add_items([user("it")])
+    assert texts(await session.get_items()) == ["after", "it"] == texts(await other.get_items())
+
+
+async def test_a_session_that_is_cleared_while_others_pop_is_empty_for_them(
+    session: RunfoldSession, opened: Opening, session_id: str
+):
+    items = [user(number) for number in range(6)]
+    await session.add_items(items)
+    other = opened(session_id)
+
+    async def pop_all() -> list[TResponseInputItem]:
+        popped = []
+        while (item := await other.pop_item()) is not None:
+            popped.append(item)
+        return popped
+
+    popped, _ = await asyncio.gather(pop_all(), session.clear_session())
+    await session.add_items([user("new")])
+
+    assert popped == items[::-1][: len(popped)]
+    assert texts(await other.get_items()) == ["new"]
+
+
+async def test_a_pop_that_looked_before_a_clear_takes_nothing_unseen_from_the_next_conversation(
+    session: RunfoldSession, opened: Opening, session_id: str, monkeypatch: pytest.MonkeyPatch
+):
+    await session.add_items([user("old")])
+    other, look = opened(session_id), openai_agents._standing
+    looks = 0
+
+    async def clear_after_looking(*arguments: Any) -> Any:
+        nonlocal looks
+        standing, looks = await look(*arguments), looks + 1
+        if looks == 1:
+            await other.clear_session()
+            await other.add_items([user("new")])
+        return standing
+
+    monkeypatch.setattr(openai_agents, "_standing", clear_after_looking)
+
+    assert await session.pop_item() == user("new")
+    assert looks == 2
+    assert await other.get_items() == []
+
+
+async def test_two_processes_that_add_at_once_lose_nothing_and_keep_their_order(
+    session: RunfoldSession, session_id: str, where: dict[str, Any], settings: Settings
+):
+    variables = os.environ | environment(settings)
+    given = json.dumps({name: value for name, value in where.items() if name == "url"})
+    processes = [
+        await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", ADDING, session_id, given, name), env=variables
+        )
+        for name in ("one", "two")
+    ]
+    async with asyncio.timeout(60):
+        assert [await process.wait() for process in processes] == [0, 0]
+
+    said = texts(await session.get_items())
+    for name in ("one", "two"):
+        own = [text for text in said if text.startswith(name)]
+        assert own == [f"{name} {number} {part}" for number in range(5) for part in "ab"]
+        firsts = [said.index(f"{name} {number} a") for number in range(5)]
+        assert [said[first + 1] for first in firsts] == [f"{name} {number} b" for number in range(5)]
+    assert len(said) == 20
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"role": "user", "content": float("nan")},
+        {"x": object()},
+        "text",
+        {"role": "user", "content": "\ud800"},
+    ],
+)
+async def test_an_item_that_is_not_json_is_named_and_nothing_is_added(session: RunfoldSession, wrong: Any):
+    await session.add_items([user(1)])
+
+    with pytest.raises(InvalidEventError) as refusal:
+        await session.add_items([user(2), wrong])
+
+    assert refusal.value.index == 1
+    assert texts(await session.get_items()) == ["1"]
+
+
+class ScriptedModel(Model):
+    """Says what its script has, and keeps what it was asked."""
+
+    def __init__(self, *script: list[Any]) -> None:
+        self.script = list(script)
+        self.asked: list[Any] = []
+
+    async def get_response(self, *_: Any, **given: Any) -> ModelResponse:
+        self.asked.append(json.loads(json.dumps(given["input"])))
+        return ModelResponse(output=self.script.pop(0), usage=Usage(), response_id=None)
+
+    def stream_response(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+
+def answers(text: str) -> list[Any]:
+    content = ResponseOutputText(type="output_text", text=text, annotations=[])
+    return [
+        ResponseOutputMessage(
+            id=f"msg_{uuid4().hex}", type="message", role="assistant", status="completed", content=[content]
+        )
+    ]
+
+
+def calls(*places: str) -> list[Any]:
+    return [
+        ResponseFunctionToolCall(
+            id=f"fc_{place}",
+            call_id=f"call_{place}",
+            type="function_call",
+            name="weather",
+            arguments=json.dumps({"place": place}),
+        )
+        for place in places
+    ]
+
+
+@function_tool
+def weather(place: str) -> str:
+    """The weather of a place."""
+    return f"rain in {place}"
+
+
+async def asked(model: ScriptedModel, text: str, session: RunfoldSession, **options: Any) -> str:
+    agent = Agent(name="desk", instructions="Be short.", model=model, tools=[weather])
+    done = await Runner.run(
+        agent, text, session=session, run_config=RunConfig(tracing_disabled=True, **options)
+    )
+    return str(done.final_output)
+
+
+async def test_a_runner_continues_the_conversation_of_another_one(
+    session: RunfoldSession, opened: Opening, session_id: str, runfold: Runfold
+):
+    first = ScriptedModel(calls("Lyon", "Metz"), answers("Rain in both."))
+    assert await asked(first, "How is the weather?", session) == "Rain in both."
+
+    second, other = ScriptedModel(answers("You asked about Lyon and Metz.")), opened(session_id)
+    assert await asked(second, "What did I ask?", other) == "You asked about Lyon and Metz."
+
+    items = await other.get_items()
+    assert items[:5] == first.asked[1]
+    assert items[:7] == second.asked[0]
+    assert [item.get("type", item.get("role")) for item in items] == [
+        "user",
+        "function_call",
+        "function_call",
+        "function_call_output",
+        "function_call_output",
+        "message",
+        "user",
+        "message",
+    ]
+    assert [
+        (message.role, [_shown(part) for part in message.parts])
+        for message in await (await run_of(runfold, session_id)).ledger()
+    ] == [
+        ("user", ["How is the weather?"]),
+        ("assistant", [("call_Lyon", {"place": "Lyon"}), ("call_Metz", {"place": "Metz"})]),
+        ("user", [("call_Lyon", "rain in Lyon"), ("call_Metz", "rain in Metz")]),
+        ("assistant", ["Rain in both."]),
+        ("user", ["What did I ask?"]),
+        ("assistant", ["You asked about Lyon and Metz."]),
+    ]
+
+
+async def test_a_runner_is_given_as_much_of_the_past_as_its_settings_say(session: RunfoldSession):
+    await session.add_items([user(number) for number in range(5)])
+    model = ScriptedModel(answers("Yes."))
+
+    await asked(model, "Well?", session, session_settings=SessionSettings(limit=2))
+
+    assert texts(model.asked[0]) == ["3", "4", "Well?"]
+    assert len(await session.get_items()) == 7
+
+
+async def test_everything_reads_the_same_after_a_rebuild_from_the_logs(
+    settings: Settings, projector: Projector, url: str
+):
+    before = await everything(url)
+
+    await projector.rebuild()
+
+    assert sum(bool(items) for items, _ in before.values()) > 10
+    assert await patiently(lambda: everything(url)) == before
+    assert await projector.differences() == []
+
+
+async def everything(url: str) -> dict[str, Any]:
+    """The items of every session and its ledger, by its id."""
+    found: dict[str, Any] = {}
+    async with httpx.AsyncClient(base_url=f"{url}/v1/", timeout=30) as client:
+        listed = (await client.get("sessions", params={"limit": 1000})).raise_for_status().json()
+        for session_id in (one["session_id"] for one in listed["sessions"]):
+            ledger = await client.get(f"sessions/{quote(session_id, safe='')}/ledger")
+            async with RunfoldSession(session_id, url) as session:
+                found[session_id] = (await session.get_items(), ledger.raise_for_status().json())
+    return found
+
+
+async def patiently(read: Callable[[], Awaitable[Any]]) -> Any:
+    """What is read once enough is projected."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await read()
+            except (httpx.HTTPStatusError, UnavailableError):
+                await asyncio.sleep(0.05)
+
+
+def _shown(part: Any) -> Any:
+    match part:
+        case TextPart():
+            return part.text
+        case ToolUsePart():
+            return part.id, part.input
+        case ToolResultPart():
+            return part.tool_use_id, part.content
