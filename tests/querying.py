@@ -22,6 +22,8 @@ from runfold.store.database import connect
 from runfold.store.generations import Generations
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunStore
+from runfold.store.sessions import SessionStore
+from runfold.store.state import StateStore
 from runfold.web import new_app
 from runfold_schemas.data import Data
 
@@ -35,6 +37,8 @@ class Projected:
     runfold: Runfold
     pages: PageStore
     runs: RunStore
+    sessions: SessionStore
+    values: StateStore
     generations: Generations
     database: Any
 
@@ -81,6 +85,8 @@ async def projected(settings: Settings) -> AsyncIterator[Projected]:
                     runfold,
                     PageStore(database, generation),
                     RunStore(database, generation),
+                    SessionStore(database, generation),
+                    StateStore(database, generation),
                     generations,
                     database,
                 )

@@ -17,7 +17,11 @@ from runfold.sessions import Sessions
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generations import Generations
+from runfold.store.sessions import SessionStore
+from runfold.store.state import StateStore
 from runfold.verify import verify
+from runfold.verify_sessions import verify_own_state, verify_sessions
+from runfold.verify_sessions import verify_own_state, verify_sessions
 
 WAYS = ("log", "stored", "http")
 
@@ -44,11 +48,13 @@ class Projector:
         await self.start()
 
     async def differences(self) -> list[Any]:
-        stored = self.stored
-        log = self._settings.log()
-        return [
-            one async for _, found in verify(log, stored.pages, stored.runs, wait_seconds=20) for one in found
-        ]
+        stored, log = self.stored, self._settings.log()
+        sessions, values = stored.sessions, stored.values
+        differences: list[Any] = []
+        async for run_id, found in verify(log, stored.pages, stored.runs, wait_seconds=20):
+            differences += found
+            differences += await verify_own_state(log, stored.runs, values, run_id)
+        return differences + (await verify_sessions(log, sessions, values, wait_seconds=20))[1]
 
 
 @asynccontextmanager

@@ -53,8 +53,8 @@ def apply(record: SessionRecord | None, event: AnyEvent) -> SessionRecord | None
             return record or _created(created, event)
         case SessionUpdated() as updated if record is not None and record.run_id == event.run_id:
             return record.model_copy(update={**_updates(record, updated), "changed_at": event.timestamp})
-        case SessionDeleted() if record is not None and record.run_id == event.run_id:
-            return None
+        case SessionDeleted() as deleted if record is not None and record.run_id == event.run_id:
+            return None if deleted.expires_at in (None, record.expires_at) else record
         case _:
             return record
 

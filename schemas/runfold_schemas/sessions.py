@@ -52,6 +52,8 @@ class SessionDeleted(Data):
     """The session is gone, with its runs. Its id may be taken again; this says nothing of the next session of that id."""
 
     session_id: SessionId
+    expires_at: AwareDatetime | None = None
+    """Only if this is when the session expires: somebody may have given it more time meanwhile."""
 
 
 def joined(*parts: str) -> str:

@@ -36,11 +36,10 @@ class Forwarder:
         known = await self._sessions.first_offsets((one.key, one.event.event_id) for one in forwards)
         missing = [one for one in forwards if (one.key, one.event.event_id) not in known]
         lost = await self._lost_sessions(missing)
-        acks = [
-            await send_shared(self._publisher, self._settings, one)
-            for one in missing
-            if one.event.run_id not in lost
-        ]
+        await self.publish([one for one in missing if one.event.run_id not in lost])
+
+    async def publish(self, forwards: Sequence[Forward]) -> None:
+        acks = [await send_shared(self._publisher, self._settings, one) for one in forwards]
         for ack in acks:
             await self._publisher.wait(ack)
 

@@ -6,12 +6,12 @@ A crash between any two repeats work and loses nothing, and so does another owne
 everything is written over what is older only.
 """
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 
 from aiokafka import TopicPartition
 
-from runfold.ids import is_session_run, made_after
+from runfold.ids import is_session_run, made_after, new_event_id
 from runfold.log.catalog import partition_of
 from runfold.log.tail import Slice
 from runfold.projector.writer import Writer
@@ -20,10 +20,12 @@ from runfold.store.sessions import SessionStore
 from runfold.store.state import Entry, StateStore
 from runfold_projections.admission import Admitted
 from runfold_projections.session import SessionRecord, SharedFold, shared_event
+from runfold_projections.state import Forward
 from runfold_schemas.catalog import Life
+from runfold_schemas.codec import new_data, new_event
 from runfold_schemas.errors import UndecodableError
 from runfold_schemas.events import AnyEvent
-from runfold_schemas.sessions import SessionCreated, SessionDeleted, SessionUpdated
+from runfold_schemas.sessions import SessionCreated, SessionDeleted, SessionUpdated, session_key
 
 Keyed = tuple[str, AnyEvent, int]
 """The key, the event and the offset of a record."""
@@ -62,6 +64,18 @@ class SharedTopic:
         await self._delete_runs(fold.deleted)
         await self._sessions.save(fold.sessions, position=part.next_offset)
         await self._sessions.save_position(part.partition.partition, part.next_offset)
+
+    async def delete_expired(self, partitions: Collection[int]) -> None:
+        """Deletes the sessions of these partitions whose time is over, by an event as anybody would."""
+        now = datetime.now(UTC)
+        async for session in self._sessions.expired(now):
+            key = session_key(session.session_id)
+            if partition_of(key) in partitions:
+                deleted = new_data(
+                    SessionDeleted, session_id=session.session_id, expires_at=session.expires_at
+                )
+                event = new_event(deleted, event_id=new_event_id(), run_id=session.run_id, timestamp=now)
+                await self._writer.share(Forward(key, event))
 
     async def _folded(self, keyed: Sequence[Keyed]) -> SharedFold:
         await self._sessions.note((key, event.event_id, offset) for key, event, offset in keyed)

@@ -360,6 +360,7 @@ class Worker:
     async def _sweep_again_and_again(self) -> None:
         while True:
             await asyncio.sleep(self._settings.sweep_seconds)
+            await self._shared.delete_expired(self._partitions)
             topics = await self._ends.run_topics()
             async with self._membership:
                 ours = {

@@ -114,6 +114,10 @@ class Writer:
         )
         await self._publisher.wait(ack)
 
+    async def share(self, forward: Forward) -> None:
+        """Publishes an event for `{prefix}.sessions`."""
+        await self._forwarder.publish([forward])
+
     async def save_states(self) -> None:
         """Endless: saves states as they change."""
         while True:

@@ -4,7 +4,7 @@ Two owners of a partition may be at work for a moment. Both fold the same record
 one only, so it does not matter which of them is late. A deleted session stays as its position for the same reason.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -83,10 +83,12 @@ class SessionStore:
         except BulkWriteError as error:
             duplicates_of(error)
 
-    async def expired(self, now: datetime, *, limit: int) -> list[SessionRecord]:
+    async def expired(self, now: datetime) -> AsyncIterator[SessionRecord]:
+        """The sessions whose time is over."""
         query = {**_STANDING, "expires_us": {"$lte": microseconds(now)}}
         with mongo_errors():
-            return [_record(found) async for found in self._sessions.find(query).limit(limit)]
+            async for found in self._sessions.find(query):
+                yield _record(found)
 
     async def all(self) -> dict[str, SessionRecord]:
         """Every session there is: for `verify`."""
