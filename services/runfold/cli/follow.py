@@ -44,7 +44,9 @@ async def _run_of(session_id: str, runfold: Runfold, *, wait: bool) -> Run:
             if not wait:
                 raise
         if not told:
-            Console(stderr=True).print(f"waiting for session {session_id}", style="dim", markup=False)
+            Console(stderr=True, soft_wrap=True).print(
+                f"waiting for session {session_id}", style="dim", markup=False, highlight=False
+            )
             told = True
         await asyncio.sleep(_LOOK_SECONDS)
 
