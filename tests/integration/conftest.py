@@ -5,10 +5,12 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from tests.ingesting import ready_ingest
-from tests.querying import Projected, projected, query
+from tests.ingesting import is_ready, ready_ingest
+from tests.processes import until
+from tests.querying import Projected, projected, query, served
 
 from runfold import Runfold
+from runfold.api import build_app
 from runfold.settings import Settings
 
 
@@ -52,3 +54,11 @@ async def client(settings: Settings, stored: Projected) -> AsyncIterator[httpx.A
     """A client of the query service."""
     async with query(settings) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+async def url(settings: Settings, stored: Projected) -> AsyncIterator[str]:
+    """Of an API in this process, with a projector at work behind it."""
+    async with served(build_app(settings)) as client:
+        await until(lambda: is_ready(client), what="the API's connection to Kafka")
+        yield str(client.base_url)

@@ -185,13 +185,16 @@ class RunfoldSessionService(BaseSessionService):
         except SessionNotFoundError as error:
             raise AdkSessionNotFoundError(f"Session {session.id} not found.") from error
         except RejectedError as error:
-            raise StaleSessionError(_STALE) from error
+            raise _stale(session) from error
         except InvalidEventError as error:
             raise InputValidationError(str(error)) from error
         return seen if position.is_duplicate else seen._replace(offset=position.offset)
 
 
-_STALE: Final = "The session has been appended to since it was loaded. Load it again with get_session before appending to it."
+def _stale(session: AdkSession) -> StaleSessionError:
+    return StaleSessionError(
+        f"Session {session.id} was appended to since it was loaded: load it again with get_session before appending to it."
+    )
 
 
 class _Key(NamedTuple):
@@ -224,7 +227,7 @@ async def _compared(sessions: SessionVerbs, session: AdkSession, session_id: str
     if last and _seconds(found, last) > session.last_update_time:
         ids = [event.id for event in session.events[-1:]]
         if ids != [last[-1].id]:
-            raise StaleSessionError(_STALE)
+            raise _stale(session)
     return _Marker(found.record.run_id, found.last_offset)
 
 
