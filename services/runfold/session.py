@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from runfold.run import Position
 from runfold_projections.run import RunRecord
@@ -28,8 +28,7 @@ class EventsWanted:
     limit: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Logged:
+class Logged(NamedTuple):
     """An event as it is in the log; `log_time` is the broker's, in milliseconds since 1970."""
 
     offset: int

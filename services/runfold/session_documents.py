@@ -180,8 +180,9 @@ def whole_lines(session: Session) -> Iterator[bytes]:
 
 
 def event_json(one: Logged) -> bytes:
-    head = b'{"offset":%d,"log_time":%d,"outcome":"%b"' % (one.offset, one.log_time, one.outcome.encode())
-    return b'%b,"event":%b}' % (head, one.value)
+    # Also for a client that takes events apart without parsing them: `event` is the last member.
+    said = (one.offset, one.log_time, one.outcome.encode(), one.value)
+    return b'{"offset":%d,"log_time":%d,"outcome":"%b","event":%b}' % said
 
 
 def sessions_json(sessions: Iterable[Session], next_cursor: str | None) -> bytes:

@@ -6,7 +6,7 @@ projector has not reached yet is read from its log instead.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime
 from typing import Any, Final, Self
@@ -16,7 +16,7 @@ from aiokafka import TopicPartition
 from runfold.log.catalog import partition_of
 from runfold.log.ends import LogEnds
 from runfold.log.settings import LogSettings
-from runfold.query.history import History, SnapshotHistory
+from runfold.query.history import History, Slice, SnapshotHistory
 from runfold.query.runs import RunReader
 from runfold.query.snapshots import Generation, Snapshots
 from runfold.session import EventsWanted, Logged, Session
@@ -199,24 +199,12 @@ class StoredSessions:
 async def _events(history: History, wanted: EventsWanted) -> list[Logged]:
     """The events that are wanted, as they are in the log; they are decoded only where their time has to be known."""
     if wanted.newest is None:
-        async with aclosing(_events_from(history, wanted, wanted.first_offset)) as events:
-            return await _first(events, wanted.limit)
+        return await _events_from(history, wanted, wanted.first_offset, limit=wanted.limit)
     if wanted.newest == 0:
         return []
     begin = await _begin_of_newest(history, wanted)
-    kept = [logged async for logged in _events_from(history, wanted, begin)]
+    kept = await _events_from(history, wanted, begin)
     return kept[-wanted.newest :][: wanted.limit]
-
-
-async def _first(events: AsyncIterator[Logged], limit: int | None) -> list[Logged]:
-    first: list[Logged] = []
-    if limit == 0:
-        return first
-    async for logged in events:
-        first.append(logged)
-        if len(first) == limit:
-            break
-    return first
 
 
 async def _begin_of_newest(history: History, wanted: EventsWanted) -> int:
@@ -227,29 +215,41 @@ async def _begin_of_newest(history: History, wanted: EventsWanted) -> int:
     return max(begin, wanted.first_offset)
 
 
-async def _events_from(history: History, wanted: EventsWanted, begin: int) -> AsyncGenerator[Logged, None]:
+async def _events_from(
+    history: History, wanted: EventsWanted, begin: int, *, limit: int | None = None
+) -> list[Logged]:
+    found: list[Logged] = []
     async with aclosing(history.slices(first_offset=begin, end=wanted.end_offset)) as slices:
         async for part in slices:
-            if any(is_shown(kind, wanted.types) for kind in part.types):
-                for record, outcome in part.counting():
-                    if one := _logged(record, outcome, wanted):
-                        yield one
+            found += _events_of(part, wanted)
+            if limit is not None and len(found) >= limit:
+                break
             await asyncio.sleep(0)
+    return found[:limit]
 
 
 def _shown_of(counts: Mapping[str, int], wanted: EventsWanted) -> int:
     return sum(count for kind, count in counts.items() if is_shown(kind, wanted.types))
 
 
-def _logged(record: Record, outcome: str, wanted: EventsWanted) -> Logged | None:
+def _events_of(part: Slice, wanted: EventsWanted) -> list[Logged]:
+    shown = [is_shown(kind, wanted.types) for kind in part.types]
+    if not any(shown):
+        return []
+    records = part.counting()
+    if wanted.since is not None or not all(shown):
+        records = [(record, outcome) for record, outcome in records if _is_wanted(record, wanted)]
+    return [
+        Logged(record.offset, record.log_time, outcome, record.value or b"") for record, outcome in records
+    ]
+
+
+def _is_wanted(record: Record, wanted: EventsWanted) -> bool:
     kind = next((value for name, value in record.headers if name == "ce_type" and value), None)
     if kind is None or wanted.since is not None:
         # The header need not be there, and the time in one is nobody's promise.
-        if not is_wanted(record.offset, decode(record.value), wanted):
-            return None
-    elif not is_shown(kind.decode(), wanted.types):
-        return None
-    return Logged(record.offset, record.log_time, outcome, record.value or b"")
+        return is_wanted(record.offset, decode(record.value), wanted)
+    return is_shown(kind.decode(), wanted.types)
 
 
 def _scopes(record: SessionRecord) -> list[str]:
