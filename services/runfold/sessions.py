@@ -13,17 +13,20 @@ import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from runfold.ids import new_event_id, new_log_id, session_run_id, uuid7
 from runfold.log.shared import send_shared
 from runfold.run import Position, Run, outgoing
 from runfold.session import EventsWanted, Session, SessionReader, has_expired
+from runfold_projections.admission import Admitted
+from runfold_projections.run import RunRecord, fold
 from runfold_projections.session import SessionRecord
-from runfold_projections.state import Forward, forwards, without_temporary
+from runfold_projections.state import Forward, forwards, own_keys, without_temporary
 from runfold_schemas.catalog import Life
-from runfold_schemas.codec import new_data, new_event
+from runfold_schemas.codec import Record, new_data, new_event
 from runfold_schemas.data import Data
 from runfold_schemas.errors import (
     InvalidEventError,
@@ -99,7 +102,8 @@ class Sessions:
         self._runfold.catalog.watch(opening.run_id)
         run = self._runfold.run_of(_life(record), is_new=True)
         self._remember(record, run)
-        return await self._reader.view(record, None)
+        shared = await self._reader.values([app_scope(app), user_scope(app, user)])
+        return _new_session(record, opening, shared)
 
     async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session:
         """The session with its state, and with its events if they are wanted. Raises `SessionNotFoundError`."""
@@ -124,6 +128,7 @@ class Sessions:
         event = _checked(event, opened.run)
         async with self._told_of_session(opened):
             position = await opened.run.publish(event)
+        await self._check_standing(opened, position.offset, 1)
         await self._forward([event], opened.record)
         return position
 
@@ -134,6 +139,8 @@ class Sessions:
         events = [_checked(event, opened.run) for event in events]
         async with self._told_of_session(opened):
             positions = await opened.run.publish_batch(events)
+        if positions:
+            await self._check_standing(opened, positions[0].offset, len(positions))
         await self._forward(events, opened.record)
         return positions
 
@@ -230,7 +237,7 @@ class Sessions:
         """What is needed to append to this life of the session, which was looked up just now."""
         known = self._open.get(record.session_id)
         if known is not None and known.run.run_id == record.run_id:
-            return self._remember(record, known.run)
+            return self._remember(record, known.run, known.next_offset)
         life = await self._runfold.catalog.lookup(record.run_id) or _life(record)
         return self._remember(record, self._runfold.run_of(life))
 
@@ -247,12 +254,26 @@ class Sessions:
             self._open.pop(session_id, None)
             raise SessionNotFoundError(session_id) from error
 
+    async def _check_standing(self, opened: "_Open", first_offset: int, count: int) -> None:
+        """The log takes events after its end as late ones. So where somebody else has appended since we knew the end, it may
+        have been sealed, and nobody would ever read this: then the session must stand after the append.
+        """
+        nobody_else = first_offset == opened.next_offset
+        opened.next_offset = max(opened.next_offset, first_offset + count)
+        if nobody_else:
+            return
+        session_id = opened.record.session_id
+        standing = await self._reader.find(session_id)
+        if standing is None or standing.run_id != opened.record.run_id:
+            self._open.pop(session_id, None)
+            raise SessionNotFoundError(session_id)
+
     def _is_over(self, opened: "_Open") -> bool:
         life = self._runfold.catalog.known(opened.run.run_id)
         return (life is not None and life.deleted) or has_expired(opened.record, datetime.now(UTC))
 
-    def _remember(self, record: SessionRecord, run: Run) -> "_Open":
-        opened = self._open[record.session_id] = _Open(record, run)
+    def _remember(self, record: SessionRecord, run: Run, next_offset: int = -1) -> "_Open":
+        opened = self._open[record.session_id] = _Open(record, run, next_offset)
         if len(self._open) > _OPEN_MAX:
             self._open.popitem(last=False)
         return opened
@@ -281,9 +302,12 @@ class Sessions:
         return await self._reader.list(app=app, user=user, labels=labels or {}, limit=limit, cursor=cursor)
 
 
-class _Open(NamedTuple):
+@dataclass(slots=True)
+class _Open:
     record: SessionRecord
     run: Run
+    next_offset: int
+    """Where the log ended when we knew it last; -1 if we never did."""
 
 
 def checked_state(delta: Mapping[str, Any]) -> dict[str, Any]:
@@ -332,6 +356,18 @@ def _opening(created: SessionCreated, state: Mapping[str, Any], now: datetime) -
 def _fact(data: Data, session_id: str, run_id: str, now: datetime) -> Forward:
     event = new_event(data, event_id=new_event_id(), run_id=run_id, timestamp=now)
     return Forward(session_key(session_id), event)
+
+
+def _new_session(record: SessionRecord, opening: AnyEvent, shared: Mapping[str, Any]) -> Session:
+    # Nobody has said anything in it yet, so there is nothing to read.
+    opened = Admitted(Record(0, 0, None, (), None), "accepted", opening)
+    return Session(
+        record,
+        fold(RunRecord(run_id=record.run_id), [opened]),
+        next_offset=1,
+        last_offset=0,
+        state={**own_keys(opening.state_delta), **shared},
+    )
 
 
 def _life(record: SessionRecord) -> Life:

@@ -21,6 +21,8 @@ _POLL_SECONDS_MAX = 0.020
 _PATIENCE_SECONDS = 0.5
 """How long a read waits for the snapshot before it takes the trouble to read the whole log instead."""
 
+_PATIENCE_NEW_SECONDS = 0.005
+
 
 class Standing(NamedTuple):
     """The rule of outcomes after the first `next_offset` records of a log, to go on from with what is appended."""
@@ -64,6 +66,9 @@ class RunReader:
         snapshot = await self._snapshots.find(life.run_id)
         if snapshot is not None and snapshot.end > min_offset:
             return SnapshotHistory(self._snapshots, snapshot)
+        if snapshot is None:
+            # The run is new, and a new run takes its time to be projected: longer than it takes to read the log.
+            patience_seconds = min(patience_seconds, _PATIENCE_NEW_SECONDS)
         return await self._holding(min_offset, life, patience_seconds=patience_seconds)
 
     async def record(self, history: History) -> RunRecord:
