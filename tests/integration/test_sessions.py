@@ -409,6 +409,21 @@ async def test_who_goes_on_with_a_deleted_session_is_refused_and_never_in_the_ne
     ).record.display_name == "of the new one"
 
 
+async def test_what_is_appended_once_a_session_is_deleted_is_never_acknowledged(sessions, elsewhere, app):
+    await sessions.create(app=app, session_id=app)
+    await elsewhere.append(app, PlannerNote(note="before"))
+
+    await sessions.delete(app)
+
+    with pytest.raises(SessionNotFoundError):
+        await elsewhere.append(app, PlannerNote(note="late"))
+    with pytest.raises(SessionNotFoundError):
+        await elsewhere.append_batch(app, [PlannerNote(note="late")] * 2)
+    await sessions.create(app=app, session_id=app)
+    await elsewhere.append(app, PlannerNote(note="new"))
+    assert await said(sessions, app) == ["new"]
+
+
 async def test_what_is_wrong_is_refused_with_its_name(sessions, app):
     session = await sessions.create(app=app)
     for value in (float("nan"), (1, 2), {1: 2}, b"x", {1, 2}):
