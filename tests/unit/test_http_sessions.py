@@ -1,0 +1,96 @@
+"""The client of sessions over HTTP: every problem document is the error it tells of, and what is no problem document too."""
+
+import httpx
+import pytest
+
+from runfold.http_sessions import HttpSessions, error_of
+from runfold.local import free_port
+from runfold.web import problem_of
+from runfold_schemas.errors import (
+    ConfigurationError,
+    EventTooLargeError,
+    InvalidEventError,
+    InvalidIdError,
+    NotYetVisibleError,
+    RejectedError,
+    RunConflictError,
+    RunEndedError,
+    RunfoldError,
+    RunNotFoundError,
+    SessionConflictError,
+    SessionEndedError,
+    SessionNotFoundError,
+    UnavailableError,
+)
+
+ERRORS = [
+    InvalidEventError("data.note: missing", field="data.note"),
+    InvalidEventError("data.note: missing", field="data.note", index=0),
+    EventTooLargeError(size=9, limit=8),
+    InvalidIdError("app is empty", name="app", value=""),
+    RunNotFoundError("r"),
+    RunConflictError("r", agent_id="a", session_id=None),
+    RunEndedError("r"),
+    SessionNotFoundError("s"),
+    SessionConflictError("s"),
+    SessionEndedError("s"),
+    RejectedError("r", offset=-1, reason="expected_offset"),
+    NotYetVisibleError("r", min_offset=3, timeout_seconds=0.5),
+    UnavailableError("Kafka", reason="away"),
+    ConfigurationError("set it"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_comes_back_from_its_problem_document_with_all_its_facts(error):
+    told = problem_of(error)
+
+    found = error_of(httpx.Response(told.status_code, content=bytes(told.body)))
+
+    assert type(found) is type(error)
+    assert (str(found), vars(found)) == (str(error), vars(error))
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_gateway_that_finds_no_server_is_retriable(status):
+    found = error_of(httpx.Response(status, text="<html>no server</html>"))
+
+    assert isinstance(found, UnavailableError)
+    assert found.retriable
+    assert str(status) in str(found)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"<html>", b'{"detail": "Not Found"}', b"\xff", b"null"])
+def test_an_answer_that_is_no_problem_document_is_an_error_with_its_status(content):
+    found = error_of(httpx.Response(404, content=content))
+
+    assert type(found) is RunfoldError
+    assert "404" in str(found)
+
+
+def test_a_field_that_is_wrong_is_named_also_where_our_errors_are_not():
+    told = {"type": "about:blank", "title": "", "status": 422, "detail": "limit: too large", "field": "limit"}
+
+    found = error_of(httpx.Response(422, json=told))
+
+    assert isinstance(found, InvalidEventError)
+    assert (str(found), found.field) == ("limit: too large", "limit")
+
+
+def test_a_problem_of_a_later_version_is_told_by_its_status():
+    told = {"type": "urn:runfold:problem:Rejected", "status": 409, "detail": "told in other words"}
+
+    found = error_of(httpx.Response(409, json=told))
+
+    assert type(found) is RunfoldError
+    assert "told in other words" in str(found)
+
+
+async def test_a_server_that_is_not_there_is_unavailable_and_the_client_can_be_used_again():
+    async with HttpSessions(f"http://127.0.0.1:{free_port()}/") as sessions:
+        for _ in range(2):
+            with pytest.raises(UnavailableError):
+                await sessions.view("s")
+        await sessions.close()
+        with pytest.raises(UnavailableError):
+            await sessions.delete("s")
