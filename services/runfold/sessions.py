@@ -101,7 +101,7 @@ class Sessions:
         # From here on the catalog tells us if somebody else deletes it.
         self._runfold.catalog.watch(opening.run_id)
         run = self._runfold.run_of(_life(record), is_new=True)
-        self._remember(record, run)
+        self._remember(record, run, 1)
         shared = await self._reader.values([app_scope(app), user_scope(app, user)])
         return _new_session(record, opening, shared)
 
@@ -126,7 +126,7 @@ class Sessions:
         opened = await self._opened(session_id)
         event = opened.run.event(data, **envelope) if isinstance(data, Data) else data
         event = _checked(event, opened.run)
-        async with self._told_of_session(opened):
+        async with self._told_of_session(opened, [event]):
             position = await opened.run.publish(event)
         await self._check_standing(opened, position.offset, 1)
         await self._forward([event], opened.record)
@@ -137,7 +137,7 @@ class Sessions:
         opened = await self._opened(session_id)
         events = [opened.run.event(one) if isinstance(one, Data) else one for one in batch]
         events = [_checked(event, opened.run) for event in events]
-        async with self._told_of_session(opened):
+        async with self._told_of_session(opened, events):
             positions = await opened.run.publish_batch(events)
         if positions:
             await self._check_standing(opened, positions[0].offset, len(positions))
@@ -242,10 +242,16 @@ class Sessions:
         return self._remember(record, self._runfold.run_of(life))
 
     @asynccontextmanager
-    async def _told_of_session(self, opened: "_Open") -> AsyncIterator[None]:
+    async def _told_of_session(
+        self, opened: "_Open", events: Sequence[AnyEvent] = ()
+    ) -> AsyncIterator[None]:
         """A run that has ended is a session that has, or one that was deleted: then the log was sealed."""
         try:
             yield
+        except InvalidEventError:
+            for event in events:
+                checked_state(event.state_delta or {})  # it may tell which key it is
+            raise
         except RunEndedError as error:
             session_id = opened.record.session_id
             standing = await self._reader.find(session_id)
@@ -331,9 +337,10 @@ def checked_state(delta: Mapping[str, Any]) -> dict[str, Any]:
 def _checked(event: AnyEvent, run: Run) -> AnyEvent:
     if event.run_id != run.run_id:
         raise RejectedError(event.run_id, offset=-1, reason="its session was deleted, and created anew since")
-    if not event.state_delta:
+    stored = without_temporary(event.state_delta or {})
+    if len(stored) == len(event.state_delta or {}):
         return event
-    return event.model_copy(update={"state_delta": checked_state(event.state_delta)})
+    return event.model_copy(update={"state_delta": stored})
 
 
 def _opening(created: SessionCreated, state: Mapping[str, Any], now: datetime) -> AnyEvent:

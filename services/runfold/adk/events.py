@@ -100,7 +100,9 @@ def json_form(values: Mapping[str, Any], *, field: str) -> dict[str, Any]:
 
 
 def _with_state_delta(event: Event, delta: Mapping[str, Any]) -> Event:
-    """A copy, whose fields are set as those of the event are."""
+    """The event, or a copy whose fields are set as those of the event are."""
+    if delta == event.actions.state_delta:
+        return event
     kept, actions = event.model_copy(), event.actions.model_copy()
     actions.__dict__["state_delta"] = dict(delta)
     kept.__dict__["actions"] = actions
@@ -109,15 +111,16 @@ def _with_state_delta(event: Event, delta: Mapping[str, Any]) -> Event:
 
 def _joined(values: Any, given: Any, unset: list[str], *, path: str) -> Any:
     """`values` with the Nones of `given`; `unset` gets the paths of what is in `values` alone."""
+    if values == given:  # as nearly all of an event is: it saves the way through it
+        return given
     if isinstance(values, dict) and isinstance(given, dict):
-        joined = {**given}
+        joined = dict(given)
         for name, value in values.items():
-            inner = f"{path}{name}"
-            if name in given:
-                joined[name] = _joined(value, given[name], unset, path=f"{inner}/")
-            else:
+            if name not in given:
                 joined[name] = value
-                unset.append(inner)
+                unset.append(path + name)
+            elif value != given[name]:
+                joined[name] = _joined(value, given[name], unset, path=f"{path}{name}/")
         return joined
     if isinstance(values, list) and isinstance(given, list) and len(values) == len(given):
         return [
