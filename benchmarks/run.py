@@ -13,6 +13,7 @@ from uuid import uuid4
 import latency
 import providers
 import query
+import sessions
 import throughput
 from query import Figures
 from rich.console import Console
@@ -31,6 +32,7 @@ PARTS: dict[str, Callable[[Settings], Awaitable[Figures]]] = {
     "idle": latency.idle,
     "encoding": providers.encoding,
     "recording": providers.recording,
+    "sessions": sessions.sessions,
 }
 
 _log = logging.getLogger(__name__)

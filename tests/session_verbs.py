@@ -17,10 +17,7 @@ from runfold.sessions import Sessions
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generations import Generations
-from runfold.store.sessions import SessionStore
-from runfold.store.state import StateStore
 from runfold.verify import verify
-from runfold.verify_sessions import verify_own_state, verify_sessions
 from runfold.verify_sessions import verify_own_state, verify_sessions
 
 WAYS = ("log", "stored", "http")

@@ -35,6 +35,7 @@ from runfold_schemas.errors import (
     SessionConflictError,
     SessionEndedError,
     SessionNotFoundError,
+    UnavailableError,
 )
 from runfold_schemas.events import AnyEvent, RunCanceled, RunOpened
 from runfold_schemas.sessions import (
@@ -107,7 +108,14 @@ class Sessions:
 
     async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session:
         """The session with its state, and with its events if they are wanted. Raises `SessionNotFoundError`."""
-        return await self._reader.view(await self._standing(session_id), wanted)
+        record = await self._standing(session_id)
+        try:
+            return await self._reader.view(record, wanted)
+        except UnavailableError:
+            # Its log may just have been deleted under the reader.
+            if (await self._standing(session_id)).run_id == record.run_id:
+                raise
+            return await self.view(session_id, wanted)
 
     async def app_state(self, app: str) -> dict[str, Any]:
         """What all users of an app share, by key."""
@@ -242,9 +250,7 @@ class Sessions:
         return self._remember(record, self._runfold.run_of(life))
 
     @asynccontextmanager
-    async def _told_of_session(
-        self, opened: "_Open", events: Sequence[AnyEvent] = ()
-    ) -> AsyncIterator[None]:
+    async def _told_of_session(self, opened: "_Open", events: Sequence[AnyEvent] = ()) -> AsyncIterator[None]:
         """A run that has ended is a session that has, or one that was deleted: then the log was sealed."""
         try:
             yield

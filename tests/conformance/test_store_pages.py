@@ -221,7 +221,7 @@ async def test_deleting_a_log_leaves_the_others(pages):
     for log_id in (LOG, OTHER, f"{LOG}0"):
         await pages.insert(paged(texts(1), log_id=log_id))
 
-    await pages.delete_log(LOG)
+    await pages.delete_logs([LOG])
 
     assert [await pages.end(log_id) for log_id in (LOG, OTHER, f"{LOG}0")] == [0, 1, 1]
 

@@ -61,7 +61,7 @@ class SharedTopic:
         )
         fold = await self._folded(keyed)
         await self._values.save(Entry(scope, key, value) for (scope, key), value in fold.values.items())
-        await self._delete_runs(fold.deleted)
+        await self._delete_runs(fold.deleted, is_told=part.next_offset <= told)
         await self._sessions.save(fold.sessions, position=part.next_offset)
         await self._sessions.save_position(part.partition.partition, part.next_offset)
 
@@ -86,7 +86,9 @@ class SharedTopic:
             fold.take(key, event, offset)
         return fold
 
-    async def _delete_runs(self, sessions: Sequence[tuple[SessionRecord, datetime]]) -> None:
+    async def _delete_runs(
+        self, sessions: Sequence[tuple[SessionRecord, datetime]], *, is_told: bool
+    ) -> None:
         for session, moment in sessions:
             own = Life(
                 run_id=session.run_id,
@@ -98,7 +100,7 @@ class SharedTopic:
             lives = [own, *(life for life in named if _was_among(life, session_deleted=moment))]
             # Unreadable at once; the owner of each run, who is told by the catalog, clears up behind it.
             await self._runs.delete((life, partition_of(life.run_id)) for life in lives)
-            for life in lives:
+            for life in () if is_told else lives:
                 await self._writer.announce(life.model_copy(update={"deleted": True}))
 
 

@@ -48,6 +48,7 @@ _UNBROKEN_MAX = 500
 _CAUGHT_UP_LAG = 500
 _LOADING_MAX = 16
 _PARKING_MAX = 50
+_CLEARING_MAX = 100
 _PARK_LOOK_SECONDS = 0.5
 
 _log = logging.getLogger(__name__)
@@ -349,13 +350,15 @@ class Worker:
     async def _clear_deleted(self) -> None:
         """Endless: removes what is left of deleted runs, their topics last, so that the sweep finds what was not finished."""
         while True:
-            run = await self._deleted.get()
-            topic = self._topics.run(*run)
-            # A topic leaves the tail's metadata before it goes.
-            await self._tail.let_go(TopicPartition(topic, 0))
-            await self._pages.delete_log(run.log_id)
-            await self._writer.forget(run.log_id)
-            await self._admin.delete_topics([topic])
+            runs = [await self._deleted.get()]
+            while not self._deleted.empty() and len(runs) < _CLEARING_MAX:
+                runs.append(self._deleted.get_nowait())
+            topics = [self._topics.run(*run) for run in runs]
+            for topic in topics:  # leaves the tail's metadata before it goes
+                await self._tail.let_go(TopicPartition(topic, 0))
+            await self._pages.delete_logs([run.log_id for run in runs])
+            await self._writer.forget([run.log_id for run in runs])
+            await self._admin.delete_topics(topics)
 
     async def _sweep_again_and_again(self) -> None:
         while True:

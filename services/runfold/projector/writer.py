@@ -6,7 +6,7 @@ States are saved by a loop of their own, and so are small pages merged: new even
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import Counter
@@ -159,9 +159,9 @@ class Writer:
                 await self._runs.save(one.state for one in self._forwarding.values())
                 self._forwarding = {}
 
-    async def forget(self, log_id: str) -> None:
-        """Removes the state that a deleted run's own log decided."""
-        await self._values.delete([own_scope(log_id)])
+    async def forget(self, log_ids: Iterable[str]) -> None:
+        """Removes the state that the logs of deleted runs decided."""
+        await self._values.delete([own_scope(log_id) for log_id in log_ids])
 
     async def bury(self, undecodable: Sequence[tuple[str, Admitted]]) -> None:
         """Keeps as dead letters what could not be decoded, given with the name of where it was."""

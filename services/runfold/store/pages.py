@@ -198,9 +198,9 @@ class PageStore:
         await self._replace(group)
         return last
 
-    async def delete_log(self, log_id: str) -> None:
+    async def delete_logs(self, log_ids: Sequence[str]) -> None:
         with mongo_errors():
-            await self._pages.delete_many({"log_id": log_id})
+            await self._pages.delete_many({"log_id": {"$in": list(log_ids)}})
 
     async def all(self, log_id: str) -> list[Page]:
         """Every page of a log as it is stored, also those that overlap: for `verify`."""
