@@ -121,18 +121,35 @@ class LogHistory:
         self.end = end
         self.base = base
         self.base_last_offset = -1
+        self._kept: list[Admitted] = []
         self._settings = settings
         self._topic = topic
 
     async def slices(self, *, first_offset: int = 0, end: int | None = None) -> AsyncGenerator[Slice, None]:
+        end = self.end if end is None else min(end, self.end)
+        if self.end <= _PORTION:
+            self._kept = self._kept or [one async for one in self._admitted(self.end)]
+            admitted = [one for one in self._kept if first_offset <= one.record.offset < end]
+            if admitted:
+                yield _slice_of_records(admitted)
+            return
+        portion: list[Admitted] = []
+        async for one in self._admitted(end):
+            if one.record.offset >= first_offset:
+                portion.append(one)
+            # A fetch may bring ten thousand records, which takes too long and too much memory to decode at once.
+            if len(portion) == _PORTION:
+                yield _slice_of_records(portion)
+                portion = []
+        if portion:
+            yield _slice_of_records(portion)
+
+    async def _admitted(self, end: int) -> AsyncGenerator[Admitted, None]:
         admission = Admission(self.run_id)
-        async with aclosing(self._read(0, self.end if end is None else min(end, self.end))) as fetches:
+        async with aclosing(self._read(0, end)) as fetches:
             async for records in fetches:
-                # A fetch may bring ten thousand records, which takes too long and too much memory to decode at once.
-                for begin in range(0, len(records), _PORTION):
-                    admitted = [admission.admit(record) for record in records[begin : begin + _PORTION]]
-                    if wanted := [one for one in admitted if one.record.offset >= first_offset]:
-                        yield _slice_of_records(wanted)
+                for record in records:
+                    yield admission.admit(record)
 
     async def event(self, offset: int) -> AnyEvent:
         async with aclosing(self._read(offset, offset + 1)) as fetches:

@@ -61,15 +61,19 @@ class RunReader:
             return SnapshotHistory(self._snapshots, snapshot)
         return await self._holding(min_offset, snapshot.state.life)
 
-    async def holding(self, life: Life, min_offset: int, *, patience_seconds: float) -> History:
-        """The run of a life that is known already, not before it holds `min_offset`. Raises as `history` does."""
+    async def up_to(self, life: Life, end: int, *, patience_seconds: float) -> History:
+        """The run of a life that is known already, whose log is known to reach `end`, at least up to there.
+
+        Waits so long for the projector, then reads the log. Raises `UnavailableError`.
+        """
         snapshot = await self._snapshots.find(life.run_id)
-        if snapshot is not None and snapshot.end > min_offset:
+        if snapshot is not None and snapshot.end >= end:
             return SnapshotHistory(self._snapshots, snapshot)
         if snapshot is None:
             # The run is new, and a new run takes its time to be projected: longer than it takes to read the log.
             patience_seconds = min(patience_seconds, _PATIENCE_NEW_SECONDS)
-        return await self._holding(min_offset, life, patience_seconds=patience_seconds)
+        history = await self._poll(life.run_id, end - 1, until=time.monotonic() + patience_seconds)
+        return history or self._log_history(life, end=end)
 
     async def record(self, history: History) -> RunRecord:
         """The run record at the history's end. The saved one may lag behind the pages, so the rest is folded here."""
@@ -111,12 +115,10 @@ class RunReader:
             )
         return seen, end
 
-    async def _holding(
-        self, min_offset: int, life: Life, *, patience_seconds: float = _PATIENCE_SECONDS
-    ) -> History:
+    async def _holding(self, min_offset: int, life: Life) -> History:
         """The history that holds `min_offset`: the snapshot's if it does so soon, else the log's if it does at all."""
         began = time.monotonic()
-        patient_until = began + min(patience_seconds, self._wait_timeout_seconds)
+        patient_until = began + min(_PATIENCE_SECONDS, self._wait_timeout_seconds)
         if history := await self._poll(life.run_id, min_offset, until=patient_until):
             return history
         from_log = await self._from_log(life)
@@ -143,5 +145,9 @@ class RunReader:
 
     async def _from_log(self, life: Life) -> History:
         topic = self._topics.run(life.run_id, life.log_id)
+        return self._log_history(life, end=await end_offset(self._log, topic))
+
+    def _log_history(self, life: Life, *, end: int) -> History:
+        topic = self._topics.run(life.run_id, life.log_id)
         unfolded = RunRecord(run_id=life.run_id, agent_id=life.agent_id, session_id=life.session_id)
-        return LogHistory(self._log, topic, unfolded, end=await end_offset(self._log, topic))
+        return LogHistory(self._log, topic, unfolded, end=end)

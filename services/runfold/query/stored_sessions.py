@@ -105,7 +105,7 @@ class StoredSessions:
             run_id=record.run_id, log_id=record.log_id, agent_id=record.app, session_id=record.session_id
         )
         patience = _PATIENCE_SHORT_SECONDS if end <= _SHORT else _PATIENCE_SECONDS
-        return await self._runs.holding(life, end - 1, patience_seconds=patience)
+        return await self._runs.up_to(life, end, patience_seconds=patience)
 
     async def _folded_run(
         self, history: History, record: SessionRecord
