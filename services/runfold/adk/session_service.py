@@ -167,7 +167,7 @@ class RunfoldSessionService(BaseSessionService):
             delta = state_delta(event)
             said = framework_event(event, delta)
         async with self._appending.setdefault(session_id, asyncio.Lock()):
-            if any(one.id == event.id and one == event for one in session.events[-_REDELIVERED_WITHIN:]):
+            if event in [one for one in session.events[-_REDELIVERED_WITHIN:] if one.id == event.id]:
                 return event
             marker = await self._publish(session, session_id, event, said, delta)
         _take(session, event, delta)
