@@ -4,9 +4,11 @@ An event is kept as ADK's own JSON. That has every value there is, defaults amon
 apart by a default; and every None that somebody set. What was filled in by itself is noted beside it, by its path.
 """
 
+import gc
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final, Literal
 
@@ -62,13 +64,27 @@ def events_of(logged: Sequence[Logged]) -> list[Event]:
     """ADK's events among those of a log, in their order."""
     values = [one.value for one in logged]
     try:
-        found = _LOGGED.validate_json(b"[%b]" % b",".join(values))
+        with _spared_collector():
+            found = _LOGGED.validate_json(b"[%b]" % b",".join(values))
     except ValidationError:
         found = list(_readable(values))
     for one in found:
         for path in one.data.unset:
             _unset(one.data.body, path.split("/"))
     return [one.data.body for one in found]
+
+
+@contextmanager
+def _spared_collector() -> Iterator[None]:
+    """Without the cyclic garbage collector, which took half of the time of reading 3,000 events: nothing of them is garbage."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _readable(values: Sequence[bytes]) -> Iterator[_Logged]:
