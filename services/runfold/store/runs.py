@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 
 from pymongo import ASCENDING, IndexModel, UpdateOne
-from pymongo.errors import BulkWriteError
 
 from runfold.store.database import Database
 from runfold.store.listing import (
@@ -18,7 +17,8 @@ from runfold.store.listing import (
     microseconds,
     newest_first,
 )
-from runfold.store.unavailable import duplicates_of, mongo_errors
+from runfold.store.unavailable import mongo_errors
+from runfold.store.writing import upsert_where
 from runfold_projections.run import RunRecord
 from runfold_schemas.catalog import Life
 
@@ -178,13 +178,14 @@ class RunStore:
             )
             for life, partition in lives
         ]
-        if not operations:
-            return
-        try:
-            with mongo_errors():
-                await self._runs.bulk_write(operations, ordered=False)
-        except BulkWriteError as error:
-            duplicates_of(error)  # another life of the run stands, and is not meant
+        # Another life of the run stands, and is not meant.
+        await upsert_where(self._runs, operations)
+
+    async def deleted_logs(self, run_ids: Iterable[str]) -> list[str]:
+        """The logs of those of these runs that were deleted."""
+        with mongo_errors():
+            cursor = self._runs.find({"_id": {"$in": list(run_ids)}, "deleted": True}, {"log_id": 1})
+            return [found["log_id"] async for found in cursor]
 
     async def inconsistent_fields(self, run_id: str) -> list[str]:
         """What stands beside the record, for queries, and is not the record's: for `verify`."""

@@ -23,6 +23,7 @@ from runfold.store.listing import (
     newest_first,
 )
 from runfold.store.unavailable import duplicates_of, mongo_errors
+from runfold.store.writing import upsert_where
 from runfold_projections.session import SessionRecord
 
 _STANDING: dict[str, Any] = {"record": {"$ne": None}}
@@ -75,13 +76,7 @@ class SessionStore:
             )
             for session_id, record in sessions.items()
         ]
-        if not operations:
-            return
-        try:
-            with mongo_errors():
-                await self._sessions.bulk_write(operations, ordered=False)
-        except BulkWriteError as error:
-            duplicates_of(error)
+        await upsert_where(self._sessions, operations)
 
     async def expired(self, now: datetime) -> AsyncIterator[SessionRecord]:
         """The sessions whose time is over."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pymongo import ASCENDING, IndexModel, UpdateOne
-from pymongo.errors import BulkWriteError
 
 from runfold.store.database import Database
-from runfold.store.unavailable import duplicates_of, mongo_errors
+from runfold.store.unavailable import mongo_errors
+from runfold.store.writing import upsert_where
 from runfold_projections.state import Value
 
 
@@ -46,13 +46,7 @@ class StateStore:
             )
             for entry in entries
         ]
-        if not operations:
-            return
-        try:
-            with mongo_errors():
-                await self._values.bulk_write(operations, ordered=False)
-        except BulkWriteError as error:
-            duplicates_of(error)  # what was set later stands
+        await upsert_where(self._values, operations)
 
     async def read(self, scopes: Sequence[str]) -> dict[str, dict[str, Value]]:
         """What each scope holds, by key."""
