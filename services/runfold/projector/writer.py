@@ -137,6 +137,7 @@ class Writer:
                 for one in unsaved.values()
                 for key, value in one.values.items()
             )
+            await self._clear_up(unsaved)
             ready = []
             for run_id, one in unsaved.items():
                 if one.forwards or run_id in self._forwarding:
@@ -162,6 +163,14 @@ class Writer:
     async def forget(self, log_ids: Iterable[str]) -> None:
         """Removes the state that the logs of deleted runs decided."""
         await self._values.delete([own_scope(log_id) for log_id in log_ids])
+
+    async def _clear_up(self, run_ids: Iterable[str]) -> None:
+        """Removes what was written of runs that had been deleted before: whoever cleared up behind them may have done so
+        already, and nobody would look for it again.
+        """
+        if log_ids := await self._runs.deleted_logs(run_ids):
+            await self._pages.delete_logs(log_ids)
+            await self.forget(log_ids)
 
     async def bury(self, undecodable: Sequence[tuple[str, Admitted]]) -> None:
         """Keeps as dead letters what could not be decoded, given with the name of where it was."""
