@@ -1,0 +1,86 @@
+"""What projectors that are processes have stored of sessions, held against the log."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+from tests.session_verbs import WAYS, opened
+
+from runfold.local import Service
+from runfold.log.ends import LogEnds
+from runfold.log.shared import shared_partitions
+from runfold.session import SessionVerbs
+from runfold.settings import Settings
+from runfold.store.database import Database, connect
+from runfold.store.generations import Generations
+from runfold.store.pages import PageStore
+from runfold.store.runs import RunStore
+from runfold.store.sessions import SessionStore
+from runfold.store.state import StateStore, own_scope
+from runfold.verify import verify
+from runfold.verify_sessions import verify_own_state, verify_sessions
+from runfold_schemas.topics import Topics
+
+
+class Stored:
+    """What the projectors have stored in the generation that is read."""
+
+    def __init__(self, settings: Settings, database: Database, generation: str) -> None:
+        self._log = settings.log()
+        self._database = database
+        self.generation = generation
+        self.pages = PageStore(database, generation)
+        self.runs = RunStore(database, generation)
+        self.sessions = SessionStore(database, generation)
+        self.values = StateStore(database, generation)
+
+    async def seen(self) -> int:
+        return int(await self._database[f"seen.{self.generation}"].count_documents({}))
+
+    async def has_only(self, run_ids: Collection[str]) -> bool:
+        """Whether there are no pages and no values of other sessions' runs than these."""
+        log_ids = [UUID(run_id).hex for run_id in run_ids]  # a session's own run is named after its log
+        pages = self._database[f"pages.{self.generation}"]
+        scopes = {own_scope(log_id) for log_id in log_ids}
+        return not await pages.count_documents({"log_id": {"$nin": log_ids}}) and not any(
+            one.scope.startswith(own_scope("")) and one.scope not in scopes for one in await self.values.all()
+        )
+
+    async def differences(self) -> list[Any]:
+        found: list[Any] = []
+        async for run_id, of_run in verify(self._log, self.pages, self.runs, wait_seconds=20):
+            found += [*of_run, *await verify_own_state(self._log, self.runs, self.values, run_id)]
+        return found + (await verify_sessions(self._log, self.sessions, self.values, wait_seconds=20))[1]
+
+
+@asynccontextmanager
+async def stored(settings: Settings) -> AsyncIterator[Stored]:
+    async with connect(settings.mongo, settings.database) as database:
+        yield Stored(settings, database, await Generations(database).current_or_first())
+
+
+@asynccontextmanager
+async def at_work(workers: Sequence[Service]) -> AsyncIterator[None]:
+    try:
+        await asyncio.gather(*(worker.start() for worker in workers))
+        yield
+    finally:
+        await asyncio.gather(*(worker.stop() for worker in workers))
+
+
+@asynccontextmanager
+async def all_ways(settings: Settings) -> AsyncIterator[dict[str, SessionVerbs]]:
+    async with AsyncExitStack() as stack:
+        yield {way: await stack.enter_async_context(opened(way, settings)) for way in WAYS}
+
+
+async def shared_ends(settings: Settings) -> dict[Any, int]:
+    async with LogEnds.connect(settings.log()) as ends:
+        return await ends.ends_of(shared_partitions(Topics(settings.prefix)))
+
+
+async def only_topics_of(settings: Settings, run_ids: set[str]) -> bool:
+    async with LogEnds.connect(settings.log()) as ends:
+        return {topic.run_id for topic in (await ends.run_topics()).values()} == run_ids
