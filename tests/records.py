@@ -74,7 +74,7 @@ ONE_OF_EACH: tuple[Data, ...] = (
     FrameworkEvent(framework="openai-agents", body={"role": "user", "content": "hi"}),
     StateChanged(),
     SessionCreated(
-        session_id="session-1", app="app-1", user="user-1", log_id="log-1", labels={"team": "red"}
+        session_id="session-1", app="app-1", user="user-1", log_id="0" * 32, labels={"team": "red"}
     ),
     SessionUpdated(session_id="session-1", labels={"team": "blue"}, display_name="A talk"),
     SessionDeleted(session_id="session-1"),

@@ -22,8 +22,12 @@ from runfold_schemas.sessions import (
     SessionDeleted,
     SessionUpdated,
     StateChanged,
+    is_session_run,
     session_key,
 )
+
+_KEY_LENGTH_MAX: Final = 5_000
+"""More than the key of any app and user that events can name."""
 
 _SCOPES: Final = {"app": APP_PREFIX, "user": USER_PREFIX}
 """By the word that a scope's key begins with: what the keys begin with that it holds."""
@@ -108,14 +112,16 @@ def shared_event(record: Record) -> tuple[str, AnyEvent]:
     except UnicodeDecodeError as error:
         raise UndecodableError("the record's key is no UTF-8") from error
     match event.data:
-        case SessionCreated() | SessionUpdated() | SessionDeleted() as fact:
+        case SessionCreated() as created:
+            fits = key == session_key(created.session_id) and is_session_run(event.run_id, created.log_id)
+        case SessionUpdated() | SessionDeleted() as fact:
             fits = key == session_key(fact.session_id)
         case StateChanged():
-            fits = key.partition(":")[0] in _SCOPES
+            fits = key.partition(":")[0] in _SCOPES and len(key) <= _KEY_LENGTH_MAX
         case _:
             raise UndecodableError(f"{event.type} changes nothing that runs share")
     if not fits:
-        raise UndecodableError(f"the key {key!r} is not what {event.type} is about")
+        raise UndecodableError(f"the key {key[:200]!r} is not what {event.type} is about")
     return key, event
 
 

@@ -4,13 +4,18 @@ A run's own keys are decided by its log; `app:` and `user:` keys by `{prefix}.se
 is forwarded. `temp:` keys live for one call, so a log may carry them and no fold takes them.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
-from runfold_schemas.codec import new_event
+from runfold_projections.admission import Admitted
+from runfold_schemas.codec import encode, new_event
 from runfold_schemas.data import APP_PREFIX, TEMP_PREFIX, USER_PREFIX
 from runfold_schemas.events import AnyEvent, RunOpened
 from runfold_schemas.sessions import StateChanged, app_scope, user_scope
+from runfold_schemas.topics import RECORD_BYTES_MAX
+
+FORWARD_BYTES_MAX: Final = RECORD_BYTES_MAX // 2
+"""Of an event that is forwarded, so that it fits into its topic with any key. A larger change of shared state is none."""
 
 
 class Value(NamedTuple):
@@ -27,6 +32,32 @@ class Forward(NamedTuple):
     event: AnyEvent
     session_id: str | None = None
     """Only if this is a session of the event's run: its opening came first, and another run may have won the session."""
+
+
+def own_changes(admitted: Iterable[Admitted]) -> dict[str, Value]:
+    """What these records of a run's log set of its own state. An event that came after the end changes nothing any more."""
+    return {
+        key: Value(value, one.record.offset)
+        for one in admitted
+        if one.event is not None and one.event.state_delta and one.outcome == "accepted"
+        for key, value in own_keys(one.event.state_delta).items()
+    }
+
+
+def shared_changes(admitted: Iterable[Admitted], *, app: str, user: str | None) -> list[Forward]:
+    """What these records of a run's log change of state that others share."""
+    return [
+        forward
+        for one in admitted
+        if one.event is not None and one.event.state_delta and one.outcome == "accepted"
+        for forward in forwards(one.event, app=app, user=user)
+        if fits(forward)
+    ]
+
+
+def fits(forward: Forward) -> bool:
+    """Whether it can be forwarded: written anew, a number may be several times as long as it was."""
+    return len(encode(forward.event)) <= FORWARD_BYTES_MAX
 
 
 def own_keys(delta: Mapping[str, Any] | None) -> dict[str, Any]:

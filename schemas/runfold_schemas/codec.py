@@ -14,10 +14,8 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from runfold_schemas.data import Data
 from runfold_schemas.errors import InvalidEventError, UndecodableError
-from runfold_schemas.events import (
-    AnyEvent,
-    DataT,
-)
+from runfold_schemas.events import AnyEvent, DataT
+from runfold_schemas.topics import RECORD_BYTES_MAX
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -90,6 +88,9 @@ def decode(value: bytes | None) -> AnyEvent:
     """The event in a record's value. Raises `UndecodableError`."""
     if value is None:
         raise UndecodableError("the record has no value")
+    if len(value) > RECORD_BYTES_MAX:
+        # The topic measures a record as it was sent, which may be compressed.
+        raise UndecodableError(f"the event has {len(value):,} bytes; {RECORD_BYTES_MAX:,} are allowed")
     try:
         event = _EVENTS.validate_json(value)
     except ValidationError as error:

@@ -16,6 +16,10 @@ SESSION_ID_BYTES_MAX: Final = 1000
 
 SessionId = Annotated[str, StringConstraints(min_length=1, max_length=SESSION_ID_BYTES_MAX)]
 UserId = Annotated[str, StringConstraints(max_length=500)]
+LogId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+"""A UUID in lower case without its hyphens; publishers choose a UUIDv7."""
+
+DisplayName = Annotated[str, StringConstraints(max_length=500)]
 TurnId = Annotated[str, StringConstraints(max_length=200)]
 
 MESSAGE_ID_LENGTH_MAX: Final = 1000
@@ -44,7 +48,11 @@ class Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
-StateDelta = Annotated[dict[str, Any] | None, Field(exclude_if=lambda value: value is None)]
+StateKey = Annotated[str, StringConstraints(max_length=1000)]
+
+StateDelta = Annotated[
+    dict[StateKey, Any] | None, Field(max_length=10_000, exclude_if=lambda value: value is None)
+]
 """Changes of state by key: `app:` keys are shared by all users of an app, `user:` keys by all sessions of a user, all others
 are the session's own. A null is a value. `temp:` keys live for one call, and no reader takes them from an event.
 """

@@ -3,10 +3,11 @@ session stands in the log of its run.
 """
 
 from typing import Any, Literal
+from uuid import UUID
 
 from pydantic import AwareDatetime, Field
 
-from runfold_schemas.data import Data, Id, Labels, SessionId, UserId
+from runfold_schemas.data import Data, DisplayName, Id, Labels, LogId, SessionId, UserId
 
 Framework = Literal["adk", "openai-agents"]
 """An agent framework whose events are kept as they are."""
@@ -27,15 +28,15 @@ class StateChanged(Data):
 
 class SessionCreated(Data):
     """A session is there from here on, unless one of that id is already. Its own log is that of the event's run, whose
-    opening holds the first state.
+    opening holds the first state; the run's id is the log's as a UUID, so that nobody can name another's run.
     """
 
     session_id: SessionId
     app: Id
     user: UserId = ""
-    log_id: str
+    log_id: LogId
     labels: Labels = Field(default_factory=dict)
-    display_name: str | None = None
+    display_name: DisplayName | None = None
     expires_at: AwareDatetime | None = None
 
 
@@ -44,7 +45,7 @@ class SessionUpdated(Data):
 
     session_id: SessionId
     labels: Labels = Field(default_factory=dict)
-    display_name: str | None = None
+    display_name: DisplayName | None = None
     expires_at: AwareDatetime | None = None
 
 
@@ -64,6 +65,16 @@ def joined(*parts: str) -> str:
 def parted(id_: str) -> tuple[str, ...]:
     """The parts of an id that `joined` made."""
     return tuple(part.replace("%2F", "/").replace("%25", "%") for part in id_.split("/"))
+
+
+def session_run_id(log_id: str) -> str:
+    """The id of the run whose log is a session's own."""
+    return str(UUID(log_id))
+
+
+def is_session_run(run_id: str, log_id: str) -> bool:
+    """Whether the run was opened with a session, to hold what is said in it."""
+    return run_id.replace("-", "") == log_id
 
 
 def session_key(session_id: str) -> str:

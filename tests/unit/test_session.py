@@ -23,14 +23,17 @@ from runfold_schemas.sessions import (
     StateChanged,
     app_scope,
     session_key,
+    session_run_id,
     user_scope,
 )
 
 APP, USER = app_scope("a"), user_scope("a", "u")
+LOG, OTHER_LOG = "0" * 32, "1" * 32
+RUN, OTHER_RUN = session_run_id(LOG), session_run_id(OTHER_LOG)
 
 
 def creation(session_id: str = "s", **fields: Any) -> SessionCreated:
-    return SessionCreated(**{"session_id": session_id, "app": "a", "user": "u", "log_id": "l", **fields})
+    return SessionCreated(**{"session_id": session_id, "app": "a", "user": "u", "log_id": LOG, **fields})
 
 
 def folded(*facts: tuple[Data, str]) -> SessionRecord | None:
@@ -59,7 +62,7 @@ def test_a_session_is_what_its_creation_says():
         app="a",
         user="u",
         run_id="r",
-        log_id="l",
+        log_id=LOG,
         created_at=created.timestamp,
         changed_at=created.timestamp,
         labels={"k": "v"},
@@ -98,8 +101,10 @@ def test_a_deleted_session_is_none_and_its_id_can_be_taken_again():
     assert folded((creation(), "r1"), (deleted, "r1"), (creation(), "r2"), (deleted, "r1")).run_id == "r2"
 
 
-def shared(key: str, data: Data, offset: int, **envelope: Any) -> Record:
-    return record(event(data, **envelope), offset, key=key.encode())
+def shared(key: str, data: Data, offset: int, run_id: str = RUN, **envelope: Any) -> Record:
+    if isinstance(data, SessionCreated):
+        data = data.model_copy(update={"log_id": run_id.replace("-", "")})
+    return record(event(data, run_id=run_id, **envelope), offset, key=key.encode())
 
 
 def test_a_record_is_read_with_its_key():
@@ -124,10 +129,15 @@ def test_a_record_whose_key_does_not_fit_is_undecodable(key, data):
         shared_event(shared(key, data, 0))
 
 
+def test_a_creation_that_names_another_run_s_log_is_undecodable():
+    with pytest.raises(UndecodableError):
+        shared_event(record(event(creation(), run_id=OTHER_RUN), 0, key=session_key("s").encode()))
+
+
 def test_a_record_without_a_readable_key_is_undecodable():
     for key in (None, b"\xff"):
         with pytest.raises(UndecodableError):
-            shared_event(record(event(creation()), 0, key=key))
+            shared_event(record(event(creation(), run_id=RUN), 0, key=key))
 
 
 def test_a_scope_takes_only_keys_of_its_own_beginning():
@@ -137,15 +147,15 @@ def test_a_scope_takes_only_keys_of_its_own_beginning():
 
 
 def test_what_was_deleted_is_told_with_its_time():
-    deleted = event(SessionDeleted(session_id="s"), run_id="r")
+    deleted = event(SessionDeleted(session_id="s"), run_id=RUN)
     fold = plain_fold(
         [
-            shared(session_key("s"), creation(), 0, run_id="r"),
+            shared(session_key("s"), creation(), 0),
             record(deleted, 1, key=session_key("s").encode()),
         ]
     )
 
-    assert [(session.run_id, moment) for session, moment in fold.deleted] == [("r", deleted.timestamp)]
+    assert [(session.run_id, moment) for session, moment in fold.deleted] == [(RUN, deleted.timestamp)]
     assert fold.sessions == {"s": None}
 
 
@@ -228,7 +238,7 @@ def shared_logs(draw: st.DrawFn) -> list[Record]:
         fact = draw(FACTS)
         envelope: dict[str, Any] = {
             "event_id": event_id(draw(st.integers(0, 9))),
-            "run_id": draw(st.sampled_from(("r1", "r2"))),
+            "run_id": draw(st.sampled_from((RUN, OTHER_RUN))),
         }
         if isinstance(fact, str):
             prefix = fact.partition(":")[0]
