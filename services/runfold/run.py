@@ -29,10 +29,16 @@ from runfold_projections.providers import Encoded, Lossy, encode, provider_of, r
 from runfold_projections.repair import repair as mend
 from runfold_projections.validation import Fault
 from runfold_schemas.catalog import Life
+from runfold_schemas.codec import Record, decode, headers, new_data, new_event
 from runfold_schemas.codec import encode as encode_event
-from runfold_schemas.codec import headers, new_data, new_event
 from runfold_schemas.data import Data
-from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RejectedError, RunEndedError
+from runfold_schemas.errors import (
+    EventTooLargeError,
+    InvalidEventError,
+    RejectedError,
+    RunEndedError,
+    UndecodableError,
+)
 from runfold_schemas.events import (
     ENDINGS,
     LIFECYCLE,
@@ -209,6 +215,18 @@ class Run:
                 if record.offset >= first_offset:
                     yield admitted
 
+    async def ended_before(self, offset: int, *, not_before: int = 0) -> bool:
+        """Whether the log had ended before `offset`; it is known that it had not before `not_before`."""
+        async for records in read(self._settings, self._topic, first_offset=not_before, end=offset):
+            if any(_may_end(record) for record in records):
+                break
+        else:
+            return False
+        async for admitted in self.history(end=offset):
+            if admitted.counts and admitted.event is not None and admitted.event.type in ENDINGS:
+                return True
+        return False
+
     async def events(self) -> AsyncIterator[AnyEvent]:
         """The events that count (accepted ones, and late ones), in order, read from Kafka."""
         async for admitted in self.history():
@@ -375,6 +393,13 @@ def outgoing(event: AnyEvent, *, source: str) -> Outgoing:
     return Outgoing(
         key=event.run_id.encode(), value=encode_event(event), headers=headers(event, source=source)
     )
+
+
+def _may_end(record: Record) -> bool:
+    try:
+        return decode(record.value).type in ENDINGS
+    except UndecodableError:
+        return False
 
 
 @contextmanager

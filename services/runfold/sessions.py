@@ -10,6 +10,7 @@ State has scopes by the beginnings of its keys: `app:` is shared by all users of
 """
 
 import json
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -24,11 +25,19 @@ from runfold.session import EventsWanted, Session, SessionReader, has_expired
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold
 from runfold_projections.session import SessionRecord
-from runfold_projections.state import Forward, forwards, own_keys, without_temporary
+from runfold_projections.state import (
+    FORWARD_BYTES_MAX,
+    Forward,
+    fits,
+    forwards,
+    own_keys,
+    without_temporary,
+)
 from runfold_schemas.catalog import Life
-from runfold_schemas.codec import Record, new_data, new_event
+from runfold_schemas.codec import Record, encode, new_data, new_event
 from runfold_schemas.data import Data
 from runfold_schemas.errors import (
+    EventTooLargeError,
     InvalidEventError,
     RejectedError,
     RunEndedError,
@@ -50,6 +59,8 @@ from runfold_schemas.topics import check_id, check_session_id
 
 if TYPE_CHECKING:
     from runfold.client import Runfold
+
+_LOOK_UP_SECONDS: Final = 2.0
 
 _OPEN_MAX: Final = 10_000
 """Sessions that are appended to without looking them up anew."""
@@ -89,7 +100,7 @@ class Sessions:
             expires_at=now + ttl if ttl is not None else None,
         )
         await self._make_room(session_id, now)
-        opening = _opening(created, checked_state(state or {}), now)
+        opening = _opening(created, checked_state(state or {}, field="state"), now)
         topic = self._runfold.topics.run(opening.run_id, created.log_id)
         await self._runfold.open_topic(topic, opening)
         await self._decide([_fact(created, session_id, opening.run_id, now)])
@@ -113,9 +124,10 @@ class Sessions:
             return await self._reader.view(record, wanted)
         except UnavailableError:
             # Its log may just have been deleted under the reader.
-            if (await self._standing(session_id)).run_id == record.run_id:
+            standing = await self._standing(session_id)
+            if standing.run_id == record.run_id:
                 raise
-            return await self.view(session_id, wanted)
+            return await self._reader.view(standing, wanted)
 
     async def app_state(self, app: str) -> dict[str, Any]:
         """What all users of an app share, by key."""
@@ -133,24 +145,15 @@ class Sessions:
         """
         opened = await self._opened(session_id)
         event = opened.run.event(data, **envelope) if isinstance(data, Data) else data
-        event = _checked(event, opened.run)
-        async with self._told_of_session(opened, [event]):
-            position = await opened.run.publish(event)
-        await self._check_standing(opened, position.offset, 1)
-        await self._forward([event], opened.record)
+        [position] = await self._publish(opened, [event])
         return position
 
     async def append_batch(self, session_id: str, batch: Iterable[Data | AnyEvent]) -> list[Position]:
         """Appends several events as one: all or none of them. Raises as `append` does, but for `RejectedError`."""
         opened = await self._opened(session_id)
-        events = [opened.run.event(one) if isinstance(one, Data) else one for one in batch]
-        events = [_checked(event, opened.run) for event in events]
-        async with self._told_of_session(opened, events):
-            positions = await opened.run.publish_batch(events)
-        if positions:
-            await self._check_standing(opened, positions[0].offset, len(positions))
-        await self._forward(events, opened.record)
-        return positions
+        return await self._publish(
+            opened, [opened.run.event(one) if isinstance(one, Data) else one for one in batch]
+        )
 
     async def run_id(self, session_id: str) -> str:
         """The run whose log the session's events stand in. Raises `SessionNotFoundError`."""
@@ -234,9 +237,11 @@ class Sessions:
         return record
 
     async def _opened(self, session_id: str) -> "_Open":
-        """What is needed to append. What was opened before is used again until the catalog says that it was deleted."""
+        """What is needed to append. What was opened before is used again, and looked up anew from time to time: another
+        process may have let it expire.
+        """
         known = self._open.get(session_id)
-        if known is not None and not self._is_over(known):
+        if known is not None and self._is_current(known):
             self._open.move_to_end(session_id)
             return known
         return await self._opened_as(await self._standing(session_id))
@@ -246,8 +251,43 @@ class Sessions:
         known = self._open.get(record.session_id)
         if known is not None and known.run.run_id == record.run_id:
             return self._remember(record, known.run, known.next_offset)
+        found = await self._reader.view(record, None)
+        if found.ended:
+            raise SessionEndedError(record.session_id)
         life = await self._runfold.catalog.lookup(record.run_id) or _life(record)
-        return self._remember(record, self._runfold.run_of(life))
+        return self._remember(record, self._runfold.run_of(life), found.next_offset)
+
+    async def _publish(self, opened: "_Open", events: Sequence[AnyEvent]) -> list[Position]:
+        """Appends what is one record batch, and tells those who decide what it changes of shared state."""
+        if not events:
+            return []
+        events = [_checked(event, opened.run) for event in events]
+        shared = [
+            forward
+            for event in events
+            if event.state_delta
+            for forward in forwards(event, app=opened.record.app, user=opened.record.user)
+        ]
+        for forward in shared:
+            if not fits(forward):
+                raise EventTooLargeError(size=len(encode(forward.event)), limit=FORWARD_BYTES_MAX)
+        async with self._told_of_session(opened, events):
+            if len(events) == 1:
+                positions = [await opened.run.publish(events[0])]
+            else:
+                positions = await opened.run.publish_batch(events)
+            await self._check_not_late(opened, positions)
+        await self._decide(shared)
+        return positions
+
+    async def _check_not_late(self, opened: "_Open", positions: Sequence[Position]) -> None:
+        """The log takes events after its end as late ones. So where somebody else has appended since we knew the end, it is
+        asked whether that was an ending. Raises `RunEndedError`.
+        """
+        first_offset, known = positions[0].offset, opened.next_offset
+        opened.next_offset = max(known, first_offset + len(positions))
+        if first_offset > known and await opened.run.ended_before(first_offset, not_before=known):
+            raise RunEndedError(opened.run.run_id)
 
     @asynccontextmanager
     async def _told_of_session(self, opened: "_Open", events: Sequence[AnyEvent] = ()) -> AsyncIterator[None]:
@@ -266,34 +306,19 @@ class Sessions:
             self._open.pop(session_id, None)
             raise SessionNotFoundError(session_id) from error
 
-    async def _check_standing(self, opened: "_Open", first_offset: int, count: int) -> None:
-        """The log takes events after its end as late ones. So where somebody else has appended since we knew the end, it may
-        have been sealed, and nobody would ever read this: then the session must stand after the append.
-        """
-        nobody_else = first_offset == opened.next_offset
-        opened.next_offset = max(opened.next_offset, first_offset + count)
-        if nobody_else:
-            return
-        session_id = opened.record.session_id
-        standing = await self._reader.find(session_id)
-        if standing is None or standing.run_id != opened.record.run_id:
-            self._open.pop(session_id, None)
-            raise SessionNotFoundError(session_id)
-
-    def _is_over(self, opened: "_Open") -> bool:
+    def _is_current(self, opened: "_Open") -> bool:
         life = self._runfold.catalog.known(opened.run.run_id)
-        return (life is not None and life.deleted) or has_expired(opened.record, datetime.now(UTC))
+        return (
+            (life is None or not life.deleted)
+            and time.monotonic() - opened.looked_up_at < _LOOK_UP_SECONDS
+            and not has_expired(opened.record, datetime.now(UTC))
+        )
 
-    def _remember(self, record: SessionRecord, run: Run, next_offset: int = -1) -> "_Open":
-        opened = self._open[record.session_id] = _Open(record, run, next_offset)
+    def _remember(self, record: SessionRecord, run: Run, next_offset: int) -> "_Open":
+        opened = self._open[record.session_id] = _Open(record, run, next_offset, time.monotonic())
         if len(self._open) > _OPEN_MAX:
             self._open.popitem(last=False)
         return opened
-
-    async def _forward(self, events: Iterable[AnyEvent], record: SessionRecord) -> None:
-        for event in events:
-            if event.state_delta:
-                await self._decide(forwards(event, app=record.app, user=record.user))
 
     async def _decide(self, facts: Sequence[Forward]) -> None:
         """Returns when all of them are durable in the topic whose order decides them."""
@@ -319,10 +344,11 @@ class _Open:
     record: SessionRecord
     run: Run
     next_offset: int
-    """Where the log ended when we knew it last; -1 if we never did."""
+    """Where the log ended when we knew it last, and was not over."""
+    looked_up_at: float
 
 
-def checked_state(delta: Mapping[str, Any]) -> dict[str, Any]:
+def checked_state(delta: Mapping[str, Any], *, field: str = "state_delta") -> dict[str, Any]:
     """What of `delta` is stored. Raises `InvalidEventError` naming the key whose value JSON cannot carry exactly."""
     stored = without_temporary(delta)
     for key, value in stored.items():
@@ -330,12 +356,13 @@ def checked_state(delta: Mapping[str, Any]) -> dict[str, Any]:
             survives = json.loads(json.dumps(value, allow_nan=False)) == value
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidEventError(
-                f"state_delta: the value of {key!r} is not JSON: {error}", field=f"state_delta.{key}"
+                f"{field}: the value of {key!r} is not JSON: {error}", field=f"{field}.{key}"
             ) from error
         if not survives:
             raise InvalidEventError(
-                f"state_delta: the value of {key!r} would change on its way through JSON: use lists, string keys and finite numbers",
-                field=f"state_delta.{key}",
+                f"{field}: the value of {key!r} would change on its way through JSON: use lists, string keys"
+                " and finite numbers",
+                field=f"{field}.{key}",
             )
     return stored
 

@@ -3,14 +3,18 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import zstandard
 from pymongo import ASCENDING, IndexModel, UpdateOne
 
 from runfold.store.database import Database
 from runfold.store.unavailable import mongo_errors
 from runfold.store.writing import upsert_where
 from runfold_projections.state import Value
+
+_compress = zstandard.ZstdCompressor(level=1).compress
+_decompress = zstandard.ZstdDecompressor().decompress
 
 
 class Entry(NamedTuple):
@@ -38,7 +42,7 @@ class StateStore:
                     "$set": {
                         "scope": entry.scope,
                         "key": entry.key,
-                        "json": json.dumps(entry.value.value, ensure_ascii=False).encode(),
+                        "json": _packed(entry.value.value),
                         "offset": entry.value.offset,
                     }
                 },
@@ -53,7 +57,7 @@ class StateStore:
         found: dict[str, dict[str, Value]] = defaultdict(dict)
         with mongo_errors():
             async for one in self._values.find({"scope": {"$in": list(scopes)}}):
-                found[one["scope"]][one["key"]] = Value(json.loads(one["json"]), one["offset"])
+                found[one["scope"]][one["key"]] = Value(_unpacked(one["json"]), one["offset"])
         return {scope: found[scope] for scope in scopes}
 
     async def delete(self, scopes: Sequence[str]) -> None:
@@ -64,7 +68,7 @@ class StateStore:
         """Every value there is: for `verify`."""
         with mongo_errors():
             return [
-                Entry(one["scope"], one["key"], Value(json.loads(one["json"]), one["offset"]))
+                Entry(one["scope"], one["key"], Value(_unpacked(one["json"]), one["offset"]))
                 async for one in self._values.find({})
             ]
 
@@ -77,3 +81,12 @@ def own_scope(log_id: str) -> str:
 def _id(scope: str, key: str) -> str:
     # The length tells where the key begins, whatever characters either has.
     return f"{len(scope)}:{scope}{key}"
+
+
+def _packed(value: Any) -> bytes:
+    # Compressed, since a number may be written several times as long as it came, and a document ends at 16 MB.
+    return _compress(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def _unpacked(packed: bytes) -> Any:
+    return json.loads(_decompress(packed))
