@@ -8,8 +8,11 @@ from runfold.log.catalog import partition_of
 from runfold.log.publisher import Ack, Outgoing, Publisher
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
+from runfold_projections.session import shared_event
 from runfold_projections.state import Forward
 from runfold_schemas.codec import Record, encode, headers
+from runfold_schemas.errors import UndecodableError
+from runfold_schemas.events import AnyEvent
 from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
 
 
@@ -27,6 +30,16 @@ async def read_shared(settings: LogSettings, partition: int) -> AsyncIterator[li
     """The records of one partition of `{prefix}.sessions`, up to its end as it is now."""
     async for records in read(settings, Topics(settings.prefix).sessions, partition=partition):
         yield records
+
+
+def decided_event(record: Record, partition: int) -> tuple[str, AnyEvent]:
+    """The key and the event of a record of that partition. Raises `UndecodableError` also where the key belongs to another
+    one: what is in the wrong partition has no place in the key's order.
+    """
+    key, event = shared_event(record)
+    if partition_of(key) != partition:
+        raise UndecodableError(f"the key belongs to partition {partition_of(key)}")
+    return key, event
 
 
 def shared_partitions(topics: Topics) -> list[TopicPartition]:
