@@ -143,17 +143,12 @@ class Sessions:
         Returns once the event is durable, and what it changes of shared state. Raises `SessionNotFoundError`,
         `SessionEndedError`, `EventTooLargeError`, and `RejectedError` where `expected_offset` lost.
         """
-        opened = await self._opened(session_id)
-        event = opened.run.event(data, **envelope) if isinstance(data, Data) else data
-        [position] = await self._publish(opened, [event])
+        [position] = await self._append(session_id, [data], envelope)
         return position
 
     async def append_batch(self, session_id: str, batch: Iterable[Data | AnyEvent]) -> list[Position]:
         """Appends several events as one: all or none of them. Raises as `append` does, but for `RejectedError`."""
-        opened = await self._opened(session_id)
-        return await self._publish(
-            opened, [opened.run.event(one) if isinstance(one, Data) else one for one in batch]
-        )
+        return await self._append(session_id, list(batch), {})
 
     async def run_id(self, session_id: str) -> str:
         """The run whose log the session's events stand in. Raises `SessionNotFoundError`."""
@@ -256,6 +251,19 @@ class Sessions:
             raise SessionEndedError(record.session_id)
         life = await self._runfold.catalog.lookup(record.run_id) or _life(record)
         return self._remember(record, self._runfold.run_of(life), found.next_offset)
+
+    async def _append(
+        self, session_id: str, batch: Sequence[Data | AnyEvent], envelope: Mapping[str, Any]
+    ) -> list[Position]:
+        opened = await self._opened(session_id)
+        try:
+            return await self._publish(opened, _events(opened.run, batch, envelope))
+        except SessionNotFoundError:
+            if "expected_offset" in envelope or not all(isinstance(one, Data) for one in batch):
+                raise  # it is for that life of the session alone
+        # Another process has deleted it, and has perhaps created it anew.
+        opened = await self._opened(session_id)
+        return await self._publish(opened, _events(opened.run, batch, envelope))
 
     async def _publish(self, opened: "_Open", events: Sequence[AnyEvent]) -> list[Position]:
         """Appends what is one record batch, and tells those who decide what it changes of shared state."""
@@ -365,6 +373,10 @@ def checked_state(delta: Mapping[str, Any], *, field: str = "state_delta") -> di
                 field=f"{field}.{key}",
             )
     return stored
+
+
+def _events(run: Run, batch: Sequence[Data | AnyEvent], envelope: Mapping[str, Any]) -> list[AnyEvent]:
+    return [run.event(one, **envelope) if isinstance(one, Data) else one for one in batch]
 
 
 def _checked(event: AnyEvent, run: Run) -> AnyEvent:
