@@ -36,8 +36,9 @@ _LOOK: Final = 16
 class RunfoldSession:
     """The SDK's `Session` protocol over Runfold's HTTP API, or on Kafka and MongoDB themselves.
 
-    The session begins with its first item. Every verb may raise `UnavailableError`, after which it is safe to repeat, but
-    for `add_items`, which may then have added them. A session that was ended takes nothing more: `SessionEndedError`.
+    The session begins with its first item. One that was ended takes nothing more: `SessionEndedError`. Every verb may raise
+    `UnavailableError`. Reading and clearing are safe to repeat after it; `add_items` may have added the items, and `pop_item`
+    may have taken one out, so look with `get_items` before repeating those.
     """
 
     def __init__(

@@ -23,6 +23,7 @@ from runfold_schemas.sessions import FrameworkEvent
 
 _JSON_OPTIONS: Final[dict[str, Any]] = {"mode": "json", "by_alias": True}
 
+_INDEX_DIGITS: Final = 10
 
 _log = logging.getLogger(__name__)
 
@@ -155,12 +156,15 @@ def _unset(value: Any, steps: Sequence[str]) -> None:
 
 
 def _inside(value: Any, step: str) -> Any:
+    """What is behind the step; None where it leads nowhere, since anybody may have noted it."""
     if isinstance(value, BaseModel):
-        return getattr(value, _names(type(value)).get(step, step), None)
+        name = _names(type(value)).get(step)
+        return None if name is None else getattr(value, name)
     if isinstance(value, Mapping):
         return value.get(step)
-    if isinstance(value, Sequence) and step.isdecimal():
-        return value[int(step)]
+    if isinstance(value, list) and step.isdecimal() and len(step) < _INDEX_DIGITS:
+        index = int(step)
+        return value[index] if index < len(value) else None
     return None
 
 

@@ -31,7 +31,7 @@ from runfold.adk.events import events_of, framework_event, json_form, state_delt
 from runfold.session import EventsWanted, Session, SessionVerbs
 from runfold.session_connection import SessionConnection
 from runfold_projections.state import without_temporary
-from runfold_schemas.codec import new_event
+from runfold_schemas.codec import decode, new_event
 from runfold_schemas.data import TEMP_PREFIX, USER_PREFIX
 from runfold_schemas.errors import (
     InvalidEventError,
@@ -66,7 +66,8 @@ class RunfoldSessionService(BaseSessionService):
     it is first used. `close` it, or use it as an async context manager.
 
     A session that somebody else has appended to is stale: `StaleSessionError`. One that has ended takes nothing more:
-    `SessionEndedError`. Kafka, MongoDB or the API away is `UnavailableError`, after which the same call is safe to repeat.
+    `SessionEndedError`. Kafka, MongoDB or the API away is `UnavailableError`, after which the same call is safe to repeat,
+    but for `create_session`: that may have created the session, so its id is taken, or if none was given, there are two.
     """
 
     def __init__(self, url: str | None = None, **settings: Any) -> None:
@@ -158,7 +159,8 @@ class RunfoldSessionService(BaseSessionService):
         """Appends the event and brings `session` up to date with it; what fails changes neither.
 
         Raises ADK's `SessionNotFoundError` and `StaleSessionError`, and `InputValidationError` naming what JSON cannot carry. An
-        event that the session has already is not appended again.
+        event that the session has already is not appended again; one that the log has from a call whose answer was lost is
+        taken, unless others came after it.
         """
         if event.partial:
             return event
@@ -169,26 +171,30 @@ class RunfoldSessionService(BaseSessionService):
         async with self._appending.setdefault(session_id, asyncio.Lock()):
             if event in [one for one in session.events[-_REDELIVERED_WITHIN:] if one.id == event.id]:
                 return event
-            marker = await self._publish(session, session_id, event, said, delta)
-        _take(session, event, delta)
-        session._storage_update_marker = str(marker)  # noqa: SLF001  # ADK's place for it
+            seen, marker = await self._publish(session, session_id, event, said, delta)
+        if marker != seen:
+            _take(session, event, delta)
+            session._storage_update_marker = str(marker)  # noqa: SLF001  # ADK's place for it
         return event
 
     async def _publish(
         self, session: AdkSession, session_id: str, event: Event, said: FrameworkEvent, delta: dict[str, Any]
-    ) -> "_Marker":
+    ) -> tuple["_Marker", "_Marker"]:
+        """The session's marker before and after; the same if the session has the event already."""
         sessions = await self._connection.sessions()
         try:
             seen = _marker(session) or await _compared(sessions, session, session_id)
             logged = _logged(event, said, delta, seen)
             position = await sessions.append(session_id, logged)
+            if position.is_duplicate:
+                return seen, await _repeated(sessions, session, session_id, logged, seen)
         except SessionNotFoundError as error:
             raise AdkSessionNotFoundError(f"Session {session.id} not found.") from error
         except RejectedError as error:
             raise _stale(session) from error
         except InvalidEventError as error:
             raise InputValidationError(str(error)) from error
-        return seen if position.is_duplicate else seen._replace(offset=position.offset)
+        return seen, seen._replace(offset=position.offset)
 
 
 def _stale(session: AdkSession) -> StaleSessionError:
@@ -228,7 +234,32 @@ async def _compared(sessions: SessionVerbs, session: AdkSession, session_id: str
         ids = [event.id for event in session.events[-1:]]
         if ids != [last[-1].id]:
             raise _stale(session)
-    return _Marker(found.record.run_id, found.last_offset)
+    marker = _Marker(found.record.run_id, found.last_offset)
+    # For the same call again: the log may have its event by then, and the comparison would find that one.
+    session._storage_update_marker = str(marker)  # noqa: SLF001
+    return marker
+
+
+async def _repeated(
+    sessions: SessionVerbs, session: AdkSession, session_id: str, logged: AnyEvent, seen: _Marker
+) -> _Marker:
+    """The marker after an event that the log has from before. Raises `StaleSessionError` if others were appended too."""
+    found = await sessions.view(session_id, EventsWanted(types=_TYPES, newest=1))
+    if found.record.run_id != seen.run_id:
+        raise _stale(session)
+    if found.last_offset <= seen.offset:
+        return seen
+    last = next(iter(found.events), None)
+    if last is None or last.offset != found.last_offset or not _continues(decode(last.value), logged, seen):
+        raise _stale(session)
+    return seen._replace(offset=last.offset)
+
+
+def _continues(event: AnyEvent, logged: AnyEvent, seen: _Marker) -> bool:
+    """Whether the event that the log has is `logged`, and is the first that the caller has not seen."""
+    # It was accepted since nothing came after what it expected itself.
+    expected = event.expected_offset
+    return event.event_id == logged.event_id and expected is not None and expected <= seen.offset
 
 
 def _logged(event: Event, said: FrameworkEvent, delta: dict[str, Any], seen: _Marker) -> AnyEvent:
