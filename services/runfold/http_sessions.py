@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
@@ -20,24 +21,10 @@ from runfold.run import Position
 from runfold.session import EventsWanted, Session, SessionVerbs
 from runfold.session_documents import session_of, session_of_lines, sessions_of
 from runfold.sessions import Sessions, checked_state
+from runfold_schemas import errors
 from runfold_schemas.codec import encode, new_event
 from runfold_schemas.data import Data
-from runfold_schemas.errors import (
-    ConfigurationError,
-    EventTooLargeError,
-    InvalidEventError,
-    InvalidIdError,
-    NotYetVisibleError,
-    RejectedError,
-    RunConflictError,
-    RunEndedError,
-    RunfoldError,
-    RunNotFoundError,
-    SessionConflictError,
-    SessionEndedError,
-    SessionNotFoundError,
-    UnavailableError,
-)
+from runfold_schemas.errors import InvalidEventError, RunfoldError, UnavailableError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.topics import check_id, check_session_id
 
@@ -100,7 +87,7 @@ class HttpSessions:
             "app": app,
             "user": user,
             "session_id": session_id,
-            "state": checked_state(state or {}),
+            "state": checked_state(state or {}, field="state"),
             "labels": dict(labels or {}),
             **_said(display_name, ttl),
         }
@@ -184,7 +171,9 @@ class HttpSessions:
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[list[Session], str | None]:
-        """As `Sessions.list`, up to 1,000 at a time. A label's key must be without a colon."""
+        """As `Sessions.list`, up to 1,000 at a time, and fewer than `limit` of large ones. A label's key must be without a
+        colon.
+        """
         asked = {"app": app, "user": user, "cursor": cursor, "limit": limit}
         parameters = {name: value for name, value in asked.items() if value is not None}
         for key in labels or {}:
@@ -203,9 +192,9 @@ def error_of(response: httpx.Response) -> RunfoldError:
     except (ValueError, KeyError, TypeError, AttributeError):
         problem, name, detail = {}, "", response.text[:200]
     try:
-        if made := _ERRORS.get(name):
-            return made(detail, problem)
-    except KeyError:
+        if kind := _KINDS.get(name):
+            return _made(kind, detail, problem)
+    except (TypeError, ValueError):
         pass  # a server of another version has other facts
     return _by_status(response.status_code, detail, problem)
 
@@ -219,47 +208,32 @@ def _by_status(status: int, detail: str, problem: Mapping[str, Any]) -> RunfoldE
     return RunfoldError(f"Runfold answered with {told}")
 
 
-def _invalid_event(detail: str, problem: Mapping[str, Any]) -> RunfoldError:
-    index = problem.get("index")
-    message = detail if index is None else detail.removeprefix(f"[{index}]: ")
-    return InvalidEventError(message, field=problem.get("field", ""), index=index)
+_Kind = Callable[..., RunfoldError]
 
-
-def _of_session(kind: Callable[[str], RunfoldError]) -> "_Made":
-    return lambda _, problem: kind(problem["session_id"])
-
-
-def _of_run(kind: Callable[[str], RunfoldError]) -> "_Made":
-    return lambda _, problem: kind(problem["run_id"])
-
-
-_Made = Callable[[str, Mapping[str, Any]], RunfoldError]
-
-_ERRORS: Final[Mapping[str, _Made]] = {
-    "InvalidEvent": _invalid_event,
-    "InvalidItem": _invalid_event,
-    "EventTooLarge": lambda _, problem: EventTooLargeError(size=problem["size"], limit=problem["limit"]),
-    "InvalidId": lambda detail, problem: InvalidIdError(
-        detail, name=problem["name"], value=problem.get("value", "")
-    ),
-    "SessionNotFound": _of_session(SessionNotFoundError),
-    "SessionConflict": _of_session(SessionConflictError),
-    "SessionEnded": _of_session(SessionEndedError),
-    "RunNotFound": _of_run(RunNotFoundError),
-    "RunEnded": _of_run(RunEndedError),
-    "RunConflict": lambda _, problem: RunConflictError(
-        problem["run_id"], agent_id=problem["agent_id"], session_id=problem.get("session_id")
-    ),
-    "Rejected": lambda _, problem: RejectedError(
-        problem["run_id"], offset=problem["offset"], reason=problem["reason"]
-    ),
-    "NotYetVisible": lambda _, problem: NotYetVisibleError(
-        problem["run_id"], min_offset=problem["min_offset"], timeout_seconds=problem["timeout_seconds"]
-    ),
-    "Unavailable": lambda _, problem: UnavailableError(problem["server"], reason=problem["reason"]),
-    "Configuration": lambda detail, _: ConfigurationError(detail),
+_KINDS: Final[Mapping[str, _Kind]] = {
+    **{
+        name.removesuffix("Error"): kind
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, RunfoldError) and kind is not RunfoldError
+    },
+    "InvalidItem": InvalidEventError,
 }
 """By the last word of a problem's type."""
+
+_EMPTY: Final[Mapping[_Kind, Mapping[str, Any]]] = {
+    errors.InvalidIdError: {"value": ""},
+    errors.RunConflictError: {"session_id": None},
+}
+"""Facts that a problem leaves out where they are empty, and that an error is not made without."""
+
+
+def _made(kind: _Kind, detail: str, problem: Mapping[str, Any]) -> RunfoldError:
+    """The error of the problem's facts, which have the names of what the error is made of."""
+    if "__init__" not in vars(kind):
+        return kind(detail)
+    message = detail.removeprefix(f"[{problem.get('index')}]: ")
+    facts = {**_EMPTY.get(kind, {}), **problem, "message": message}
+    return kind(**{name: facts[name] for name in signature(kind).parameters if name in facts})
 
 
 def _event_json(data: Data | AnyEvent, **envelope: Any) -> bytes:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from runfold.session import Logged, Session
 from runfold_projections.run import RunRecord
 from runfold_projections.session import SessionRecord
-from runfold_schemas.data import Labels
+from runfold_schemas.data import DisplayName, Labels
 
 TtlSeconds = Annotated[float, Field(gt=0, le=3_000_000_000, allow_inf_nan=False)]
 """A hundred years at the most, so that the sum of now and this is a date."""
@@ -34,7 +34,7 @@ class CreateSession(_Request):
     session_id: str | None = None
     state: dict[str, Any] = {}
     labels: Labels = {}
-    display_name: str | None = None
+    display_name: DisplayName | None = None
     ttl_seconds: TtlSeconds | None = None
 
 
@@ -42,7 +42,7 @@ class UpdateSession(_Request):
     """What changes: labels are merged over those there are, and the session expires `ttl_seconds` from now."""
 
     labels: Labels | None = None
-    display_name: str | None = None
+    display_name: DisplayName | None = None
     ttl_seconds: TtlSeconds | None = None
 
 
@@ -185,9 +185,9 @@ def event_json(one: Logged) -> bytes:
     return b'{"offset":%d,"log_time":%d,"outcome":"%b","event":%b}' % said
 
 
-def sessions_json(sessions: Iterable[Session], next_cursor: str | None) -> bytes:
-    listed = b",".join(map(session_json, sessions))
-    return b'{"sessions":[%b],"next_cursor":%b}' % (listed, _exact(next_cursor))
+def sessions_json(documents: Iterable[bytes], next_cursor: str | None) -> bytes:
+    """A page of sessions, each as `session_json` made it."""
+    return b'{"sessions":[%b],"next_cursor":%b}' % (b",".join(documents), _exact(next_cursor))
 
 
 def session_of(line: bytes) -> Session:

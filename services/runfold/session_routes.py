@@ -19,6 +19,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import quote
@@ -48,11 +49,11 @@ from runfold.session_documents import (
     UpdateSession,
     event_json,
     session_json,
-    sessions_json,
     state_json,
     whole_json,
     whole_lines,
 )
+from runfold.session_pages import fitting, listed
 from runfold.sessions import Sessions
 from runfold.web import PROBLEM_JSON
 from runfold_schemas.codec import event_types
@@ -60,8 +61,6 @@ from runfold_schemas.errors import EventTooLargeError, InvalidEventError, Reject
 from runfold_schemas.events import LIFECYCLE, AnyEvent
 
 _LIMIT: Final = 100
-_ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of events in one page, whatever its limit; one event alone may be larger."""
 
 App = Annotated[str, Path(description="The app, percent-encoded: `/` is `%2F`.", examples=["shop"])]
 User = Annotated[str, Path(description="The user, percent-encoded.", examples=["u-1"])]
@@ -178,10 +177,12 @@ def _add_reads(router: APIRouter, state: _State) -> None:
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        """Sessions that match all filters, with their state, the newest first."""
+        """Sessions that match all filters, with their state, the newest first. An answer holds `limit` of them or 4 MB; go
+        on with `next_cursor`.
+        """
         labels = run_filter(label=label).labels
-        page = await state.sessions().list(app=app, user=user, labels=labels, limit=limit, cursor=cursor)
-        return Response(sessions_json(*page), media_type=JSON)
+        read = partial(state.sessions().list, app=app, user=user, labels=labels)
+        return Response(await listed(read, limit, cursor), media_type=JSON)
 
     @router.get(
         "/sessions/{session_id}",
@@ -330,22 +331,12 @@ def _add_events(router: APIRouter, state: _State) -> None:
         # One more than is shown says where to go on.
         shown = limit or _LIMIT
         session = await state.sessions().view(session_id, replace(wanted, limit=shown + 1))
-        shown = min(shown, _fitting(session.events))
+        shown = min(shown, fitting(session.events))
         if shown < len(session.events):
             return _page(session, session.events[:shown], session.events[shown].offset)
         end = session.next_offset
         reached = end if wanted.end_offset is None else min(wanted.end_offset, end)
         return _page(session, session.events, max(wanted.first_offset, reached))
-
-
-def _fitting(events: Sequence[Logged]) -> int:
-    """How many of the events one page has room for: one at the least."""
-    size = 0
-    for number, event in enumerate(events):
-        if size > _ANSWER_BYTES_MAX:
-            return number
-        size += len(event.value)
-    return len(events)
 
 
 def _page(session: Session, events: Sequence[Logged], next_offset: int) -> Response:

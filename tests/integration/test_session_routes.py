@@ -115,6 +115,7 @@ async def test_a_session_is_created_and_found_where_the_answer_says(api, app):
         ({"app": "a", "ttl_seconds": 1e300}, "ttl_seconds"),
         ({"app": "a", "state": [1]}, "state"),
         ({"app": "a", "user": "u" * 501}, "user"),
+        ({"app": "a", "display_name": "n" * 501}, "display_name"),
         ({"app": "a", "labels": {"k": 1}}, "labels.k"),
     ],
 )
@@ -131,6 +132,14 @@ async def test_a_body_that_is_no_session_is_refused(api, content):
 
     assert response.status_code == 422
     assert (await api.post("/v1/sessions", content=b"{}")).status_code == 415
+
+
+async def test_a_value_of_the_first_state_is_named_as_it_was_given(api):
+    content, headers = b'{"app": "a", "state": {"k": 1e999}}', {"Content-Type": "application/json"}
+
+    response = await api.post("/v1/sessions", content=content, headers=headers)
+
+    assert (response.status_code, response.json()["field"]) == (422, "state.k")
 
 
 async def test_a_creation_that_is_repeated_with_its_key_is_one_session(api, app, settings):
@@ -402,6 +411,7 @@ async def test_a_session_is_changed_and_ended(api, app):
     ):
         check_problem(await refused, 409, "SessionEnded")
     assert (await api.patch(path, json={"state": {}})).json()["field"] == "state"
+    assert (await api.patch(path, json={"display_name": "n" * 501})).json()["field"] == "display_name"
     assert (await api.get(path)).json()["display_name"] == "x"
 
 
