@@ -10,6 +10,7 @@ it after the second, so that compaction keeps the right one.
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -29,6 +30,8 @@ from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
 _LIFE = b"life:"
 _BELL = b"bell:"
 
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
 _RETRY_SECONDS = 1.0
 
 
@@ -37,6 +40,11 @@ def partition_of(key: str) -> int:
     default partitioner.
     """
     return int((murmur2(key.encode()) & 0x7FFFFFFF) % CATALOG_PARTITIONS)
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka takes it: a log's id that others make up may be anything."""
+    return _TOPIC_NAME.fullmatch(name) is not None
 
 
 def life_record(life: Life) -> Outgoing:
@@ -162,7 +170,8 @@ class CatalogView:
         match entry_of(record.key, record.value):
             case Life() as life:
                 standing = self._lives.get(life.run_id)
-                if standing is None or standing.log_id == life.log_id:
+                # Deleted is the last word, whatever somebody says who has not heard of it.
+                if standing is None or (standing.log_id == life.log_id and not standing.deleted):
                     self._lives[life.run_id] = life
             case _:
                 pass

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import NamedTuple
 
 from aiokafka import TopicPartition
@@ -22,10 +23,14 @@ class Folded(NamedTuple):
     pages: list[Page]
     ended: bool
     """The run ended within this slice."""
+    before: RunState
+    """Where what follows begins."""
     state: RunState
     values: dict[str, Value]
     """What the run's own keys hold by this."""
     forwards: list[Forward]
+    forwards_bytes: int
+    """At the most: of the records that they came from."""
 
 
 class ActiveRun:
@@ -49,8 +54,10 @@ class ActiveRun:
         self.bells = 0
         self.small_pages = 0
         self.merge_from = 0
+        self._told = state
         self._values: dict[str, Value] = {}
         self._forwards: list[Forward] = []
+        self._forwards_bytes = 0
 
     @property
     def next_offset(self) -> int:
@@ -83,7 +90,9 @@ class ActiveRun:
                 offset = one.record.offset
                 own = own_keys(one.event.state_delta)
                 self._values.update((key, Value(value, offset)) for key, value in own.items())
-                self._forwards += forwards(one.event, app=self.record.agent_id, user=self.record.user_id)
+                shared = forwards(one.event, app=self.record.agent_id, user=self.record.user_id)
+                self._forwards += shared
+                self._forwards_bytes += len(one.record.value or b"") if shared else 0
 
     def folded(
         self,
@@ -95,14 +104,18 @@ class ActiveRun:
         """What is to be written since it was asked for last."""
         changed, self._values = self._values, {}
         shared, self._forwards = self._forwards, []
+        shared_bytes, self._forwards_bytes = self._forwards_bytes, 0
+        before, self._told = self._told, self.state()
         return Folded(
             run=self,
             undecodable=undecodable or [],
             pages=pages or [],
             ended=ended,
-            state=self.state(),
+            before=before,
+            state=self._told,
             values=changed,
             forwards=shared,
+            forwards_bytes=shared_bytes,
         )
 
     def _take_chunk(
@@ -126,8 +139,10 @@ class ActiveRun:
         )
 
 
-async def load(pages: PageStore, state: RunState, topic: str) -> ActiveRun:
-    """The run as it is stored: its state, and the fold of the pages that reach further."""
+async def load(pages: PageStore, state: RunState, topic: str, *, bytes_max: int | None = None) -> ActiveRun:
+    """The run as it is stored: its state, and the fold of the pages that reach further; of those as many as `bytes_max` is
+    reached by, if it is given.
+    """
     position = state.record.next_offset
     seen: list[str] = []
     small_pages = max_time = 0
@@ -141,7 +156,7 @@ async def load(pages: PageStore, state: RunState, topic: str) -> ActiveRun:
             merge_from = page.first_offset if merge_from is None else merge_from
         max_time = max(max_time, page.max_time)
         end = page.next_offset
-    tail = [page async for page in pages.read(state.log_id, first_offset=position)] if end > position else []
+    tail = await _read(pages, state.log_id, position, bytes_max) if end > position else []
     for page in tail:
         seen += _ids_before(page, position)
     run = ActiveRun(state, topic, seen=seen, max_time=max_time)
@@ -154,6 +169,18 @@ async def load(pages: PageStore, state: RunState, topic: str) -> ActiveRun:
     run.merge_from = end if merge_from is None else merge_from
     run.stored_offset = run.next_offset
     return run
+
+
+async def _read(pages: PageStore, log_id: str, position: int, bytes_max: int | None) -> list[Page]:
+    found: list[Page] = []
+    size = 0
+    async with aclosing(pages.read(log_id, first_offset=position)) as reading:
+        async for page in reading:
+            found.append(page)
+            size += page.size
+            if bytes_max is not None and size >= bytes_max:
+                break
+    return found
 
 
 def _ids_before(page: Page, position: int) -> list[str]:

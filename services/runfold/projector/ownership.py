@@ -27,7 +27,10 @@ _BATCH_TIMEOUT_MS = 50
 _MECHANISMS: Final = {"PLAIN": SASLPlaintext, "SCRAM-SHA-256": SASLScram256, "SCRAM-SHA-512": SASLScram512}
 
 OnAssigned = Callable[[set[int]], Awaitable[None]]
-OnEntries = Callable[[Sequence[Life | Bell]], Awaitable[None]]
+Entry = tuple[Life | Bell, int]
+"""With the time at which the broker appended it, in milliseconds since 1970."""
+
+OnEntries = Callable[[Sequence[Entry]], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -59,7 +62,11 @@ async def catalog_group(
     )
     async def on_catalog(message: KafkaMessage) -> None:
         records: Any = message.raw_message
-        entries = [entry for record in records if (entry := entry_of(record.key, record.value)) is not None]
+        entries = [
+            (entry, record.timestamp)
+            for record in records
+            if (entry := entry_of(record.key, record.value)) is not None
+        ]
         await on_entries(entries)
         await message.ack()
 

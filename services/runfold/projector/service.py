@@ -15,7 +15,7 @@ from runfold.settings import Settings
 from runfold.store.database import Database, connect
 from runfold.store.generations import POINTER_LOOK_SECONDS, Generations
 from runfold.web import new_app, serve
-from runfold_schemas.errors import UnavailableError
+from runfold_schemas.errors import ConfigurationError, UnavailableError
 
 _RETRY_SECONDS = 1.0
 
@@ -58,21 +58,35 @@ class Projector:
         self._settings = settings
         self._worker: Worker | None = None
         self._folded = 0
+        self._failure: str | None = None
 
     async def check_ready(self) -> None:
         if self._worker is None or not self._worker.partitions:
             raise UnavailableError("Kafka", reason="this projector owns no partition of the catalog yet")
 
     async def project(self) -> None:
-        """Endless: waits while Kafka or MongoDB is away, and starts anew from what is stored."""
+        """Endless: waits while Kafka or MongoDB is away, and starts anew from what is stored; after a defect too, which a record
+        may bring about: it is told of once, with where it was, and whoever watches sees that this one is not ready.
+        """
         while True:
             try:
                 async with connect(self._settings.mongo, self._settings.database) as database:
                     await self._follow_generations(database)
             except* UnavailableError as group:
                 _log.warning("%s; trying again in %s s", _first(group), _RETRY_SECONDS)
+            except* ConfigurationError:
+                raise
+            except* Exception as group:  # noqa: BLE001  # one run's defect must not end the health of all
+                self._tell(group)
             self._worker = None
             await asyncio.sleep(_RETRY_SECONDS)
+
+    def _tell(self, group: BaseExceptionGroup[BaseException]) -> None:
+        error = _first(group)
+        failure = f"{type(error).__name__}: {error}"
+        trace = group if failure != self._failure else None
+        _log.error("%s; trying again in %s s", failure, _RETRY_SECONDS, exc_info=trace)
+        self._failure = failure
 
     async def _follow_generations(self, database: Database) -> None:
         generations = Generations(database)

@@ -6,12 +6,12 @@ A crash between any two repeats work and loses nothing, and so does another owne
 everything is written over what is older only.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from aiokafka import TopicPartition
 
-from runfold.ids import is_session_run, made_after, new_event_id
+from runfold.ids import is_session_run, new_event_id
 from runfold.log.catalog import partition_of
 from runfold.log.tail import Slice
 from runfold.projector.writer import Writer
@@ -59,9 +59,10 @@ class SharedTopic:
         await self._writer.bury(
             [(_name(part.partition), bad) for bad in undecodable if bad.record.offset >= told]
         )
-        fold = await self._folded(keyed)
+        fold, deleted = await self._folded(keyed, {record.offset: record.log_time for record in part.records})
         await self._values.save(Entry(scope, key, value) for (scope, key), value in fold.values.items())
-        await self._delete_runs(fold.deleted, is_told=part.next_offset <= told)
+        for session, deleted_ms in deleted:
+            await self._delete_runs(session, deleted_ms)
         await self._sessions.save(fold.sessions, position=part.next_offset)
         await self._sessions.save_position(part.partition.partition, part.next_offset)
 
@@ -77,38 +78,48 @@ class SharedTopic:
                 event = new_event(deleted, event_id=new_event_id(), run_id=session.run_id, timestamp=now)
                 await self._writer.share(Forward(key, event))
 
-    async def _folded(self, keyed: Sequence[Keyed]) -> SharedFold:
+    async def _folded(
+        self, keyed: Sequence[Keyed], times: Mapping[int, int]
+    ) -> tuple[SharedFold, list[tuple[SessionRecord, int]]]:
+        """The fold, and the sessions that it deletes, each with the broker's time of that."""
         await self._sessions.note((key, event.event_id, offset) for key, event, offset in keyed)
         firsts = await self._sessions.first_offsets((key, event.event_id) for key, event, _ in keyed)
         before = await self._sessions.get(sorted(_session_ids(keyed)))
         fold = SharedFold(before, is_first=lambda key, event_id, offset: firsts[key, event_id] == offset)
+        deleted: list[tuple[SessionRecord, int]] = []
         for key, event, offset in keyed:
             fold.take(key, event, offset)
-        return fold
+            deleted += ((session, times[offset]) for session, _ in fold.deleted[len(deleted) :])
+        return fold, deleted
 
-    async def _delete_runs(
-        self, sessions: Sequence[tuple[SessionRecord, datetime]], *, is_told: bool
-    ) -> None:
-        for session, moment in sessions:
-            own = Life(
-                run_id=session.run_id,
-                log_id=session.log_id,
-                agent_id=session.app,
-                session_id=session.session_id,
+    async def _delete_runs(self, session: SessionRecord, deleted_ms: int) -> None:
+        own = Life(
+            run_id=session.run_id,
+            log_id=session.log_id,
+            agent_id=session.app,
+            session_id=session.session_id,
+        )
+        gone = []
+        if await self._is_own(own):
+            # Before the others are looked for: who adds one that is not there yet looks for this afterwards.
+            gone = await self._runs.delete(
+                [(own, partition_of(own.run_id))], with_session={own.run_id: deleted_ms}
             )
-            named = await self._runs.of_session(session.session_id)
-            lives = [own, *(life for life in named if _was_among(life, session_deleted=moment))]
-            # Unreadable at once; the owner of each run, who is told by the catalog, clears up behind it.
-            await self._runs.delete((life, partition_of(life.run_id)) for life in lives)
-            for life in () if is_told else lives:
-                await self._writer.announce(life.model_copy(update={"deleted": True}))
+        # The id may have been taken again since, by which the catalog names runs of the next session as well: in a rebuild
+        # they are all known before the deletion is read.
+        named = await self._runs.of_session(session.session_id, announced_by_ms=deleted_ms)
+        named = [life for life in named if not is_session_run(life.run_id, life.log_id)]
+        # Told before they cannot be found by their session any more: a crash in between forgets none of them.
+        await self._writer.announce_deleted(gone + named)
+        # Unreadable at once; the owner of each run, who is told by the catalog, clears up behind it.
+        await self._runs.delete((life, partition_of(life.run_id)) for life in named)
 
-
-def _was_among(life: Life, *, session_deleted: datetime) -> bool:
-    """Whether a run was one of a session's own when that was deleted. The id may have been taken again since, by which the
-    catalog names runs of the next session as well: in a rebuild they are all known before the deletion is read.
-    """
-    return not (is_session_run(life.run_id, life.log_id) or made_after(life.log_id, session_deleted))
+    async def _is_own(self, own: Life) -> bool:
+        """Whether the run is the session's, as far as it is known: whoever creates a session could name any."""
+        standing = (await self._runs.get_many([own.run_id])).get(own.run_id)
+        return standing is None or (
+            standing.log_id == own.log_id and standing.record.session_id == own.session_id
+        )
 
 
 def _decoded(part: Slice) -> tuple[list[Keyed], list[Admitted]]:

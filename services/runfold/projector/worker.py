@@ -25,7 +25,8 @@ from runfold.log.shared import shared_partitions
 from runfold.log.tail import Slice, Tail
 from runfold.projector.active import ActiveRun, Folded, load
 from runfold.projector.forwarding import Forwarder
-from runfold.projector.ownership import catalog_group
+from runfold.projector.lives import Lives
+from runfold.projector.ownership import Entry, catalog_group
 from runfold.projector.shared import SharedTopic
 from runfold.projector.sweep import Sweep
 from runfold.projector.writer import Writer
@@ -35,7 +36,6 @@ from runfold.store.pages import PageStore
 from runfold.store.runs import RunState, RunStore
 from runfold.store.sessions import SessionStore
 from runfold.store.state import StateStore
-from runfold_projections.run import RunRecord
 from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.topics import RunTopic, Topics
 
@@ -67,6 +67,7 @@ class Worker:
         shared: SharedTopic,
         pages: PageStore,
         runs: RunStore,
+        sessions: SessionStore,
     ) -> None:
         self._settings = settings
         self._generation = generation
@@ -84,7 +85,8 @@ class Worker:
         self._by_topic: dict[str, ActiveRun] = {}
         self._backlog: deque[ActiveRun] = deque()
         self._catching_up: set[str] = set()
-        self._sweep = Sweep(self._log_settings, ends, runs, writer)
+        self._sweep = Sweep(self._log_settings, ends, runs, sessions, writer)
+        self._lives = Lives(self._topics, runs, writer)
         self._deleted: asyncio.Queue[RunTopic] = asyncio.Queue()
         # Who is active and who is parked changes under this lock, so that a bell never meets a run half parked.
         self._membership = asyncio.Lock()
@@ -147,33 +149,22 @@ class Worker:
             elif at not in self._tail:
                 self._tail.follow(at, positions.get(at.partition, 0))
 
-    async def _take_entries(self, entries: Sequence[Life | Bell]) -> None:
-        lives = [entry for entry in entries if isinstance(entry, Life)]
-        deleted = {life.run_id: life for life in lives if life.deleted}
+    async def _take_entries(self, entries: Sequence[Entry]) -> None:
+        lives = [(life, time) for life, time in entries if isinstance(life, Life)]
         async with self._membership:
-            await self._take_lives([life for life in lives if life.run_id not in deleted])
-            await self._take_deleted(list(deleted.values()))
-            await self._take_bells([entry.run_id for entry in entries if isinstance(entry, Bell)])
-
-    async def _take_lives(self, lives: Sequence[Life]) -> None:
-        first = {life.run_id: life for life in reversed(lives)}
-        added = await self._runs.add([_unfolded(life) for life in first.values()])
-        # Nothing is stored of a run that was added just now, so there is nothing to load.
-        for state in added:
-            self._follow(ActiveRun(state, self._topics.run(state.run_id, state.log_id)))
-        standing = await self._runs.get_many([life.run_id for life in lives])
-        for life in lives:
-            first_life = standing.get(life.run_id)
-            if first_life is not None and first_life.log_id != life.log_id:
-                # Somebody opened the run a second time. The first stands, and is stated again for compaction to keep.
-                await self._writer.announce(first_life.life)
+            taken = await self._lives.take(lives)
+            # Nothing is stored of a run that was added just now, so there is nothing to load.
+            for state in taken.added:
+                self._follow(ActiveRun(state, self._topics.run(state.run_id, state.log_id)))
+            await self._take_deleted(taken.deleted)
+            await self._take_bells([entry.run_id for entry, _ in entries if isinstance(entry, Bell)])
 
     async def _take_deleted(self, lives: Sequence[Life]) -> None:
-        for life in lives:
-            if life.run_id in self._active:
-                self._drop(self._active[life.run_id])
-        await self._runs.delete((life, partition_of(life.run_id)) for life in lives)
-        for life in lives:
+        """Takes leave of what was deleted; of another life of a run it says nothing."""
+        for life in await self._runs.delete((life, partition_of(life.run_id)) for life in lives):
+            active = self._active.get(life.run_id)
+            if active is not None and active.log_id == life.log_id:
+                self._drop(active)
             self._deleted.put_nowait(RunTopic(life.run_id, life.log_id))
 
     async def _take_bells(self, run_ids: Iterable[str]) -> None:
@@ -375,9 +366,10 @@ class Worker:
                 await self._wake(found.grown)
             for run in found.deleted:
                 self._deleted.put_nowait(run)
-            await self._sweep.announce(
+            orphans = await self._sweep.announce(
                 {name: run for name, run in found.unknown.items() if run.run_id not in self._active}
             )
+            await self._admin.delete_topics(orphans)
 
 
 @asynccontextmanager
@@ -426,9 +418,5 @@ async def connect_worker(
             shared=shared,
             pages=pages,
             runs=runs,
+            sessions=sessions,
         )
-
-
-def _unfolded(life: Life) -> RunState:
-    record = RunRecord(run_id=life.run_id, agent_id=life.agent_id, session_id=life.session_id)
-    return RunState(log_id=life.log_id, partition=partition_of(life.run_id), active=True, record=record)

@@ -7,19 +7,19 @@ States are saved by a loop of their own, and so are small pages merged: new even
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from prometheus_client import Counter
 
 from runfold.log.catalog import life_record, partition_of
 from runfold.log.publisher import Outgoing, Publisher
-from runfold.projector.active import ActiveRun, Folded
+from runfold.projector.active import ActiveRun, Folded, load
 from runfold.projector.forwarding import Forwarder
+from runfold.projector.unsaved import FORWARDS_BYTES_MAX, UnsavedRuns
 from runfold.store.pages import MERGE_AT, PageStore
 from runfold.store.runs import RunState, RunStore
 from runfold.store.state import Entry, StateStore, own_scope
 from runfold_projections.admission import Admitted
-from runfold_projections.state import Forward, Value
+from runfold_projections.state import Forward
 from runfold_schemas.catalog import Life
 from runfold_schemas.topics import Topics
 
@@ -32,6 +32,9 @@ _BURIED = Counter(
 
 _SAVE_PAUSE_SECONDS = 0.25
 """Between two savings at the least: a run that gets an event every few milliseconds is one update, not many."""
+
+_UNDECIDED_PAUSE_SECONDS = 0.1
+"""Before it is looked again for what says whether a change is to be forwarded."""
 
 
 class Writer:
@@ -55,9 +58,7 @@ class Writer:
         self._values = values
         self._forwarder = forwarder
         self._told = told
-        self._unsaved: dict[str, _Unsaved] = {}
-        self._to_forward: dict[str, _Unsaved] = {}
-        self._forwarding: dict[str, _Unsaved] = {}
+        self._unsaved = UnsavedRuns()
         self._has_to_forward = asyncio.Event()
         self._changed = asyncio.Event()
         self._saving = asyncio.Lock()
@@ -79,8 +80,7 @@ class Writer:
         return [one.run for one in batch if one.run.log_id in beaten]
 
     def save_soon(self, folded: Folded) -> None:
-        unsaved = self._unsaved.setdefault(folded.run.run_id, _Unsaved(folded.state))
-        unsaved.add(folded.state, folded.values, folded.forwards)
+        self._unsaved.add(folded)
         self._changed.set()
 
     def wants_merge(self, run: ActiveRun) -> bool:
@@ -102,17 +102,33 @@ class Writer:
         run.merge_from = await self._pages.merge(run.log_id, first_offset=run.merge_from)
 
     async def announce_ended(self, runs: Sequence[ActiveRun]) -> None:
-        """Tells publishers, by the catalog, that these lives are over."""
-        told = await self._told_of(runs)
-        for run in runs:
-            if run.run_id not in told or not told[run.run_id].ended:
-                await self.announce(run.state().life)
+        """Tells publishers, by the catalog, that these lives are over. Of one that was deleted that is the last word."""
+        if runs:
+            told = await self._told_of(runs)
+            deleted = await self._runs.deleted_logs([run.run_id for run in runs])
+            await self.announce(
+                run.state().life
+                for run in runs
+                if run.log_id not in deleted and (run.run_id not in told or not told[run.run_id].ended)
+            )
 
-    async def announce(self, life: Life) -> None:
-        ack = await self._publisher.send(
-            self._topics.catalog, life_record(life), partition=partition_of(life.run_id)
+    async def announce(self, lives: Iterable[Life]) -> None:
+        acks = [
+            await self._publisher.send(
+                self._topics.catalog, life_record(life), partition=partition_of(life.run_id)
+            )
+            for life in lives
+        ]
+        for ack in acks:
+            await self._publisher.wait(ack)
+
+    async def announce_deleted(self, lives: Sequence[Life]) -> None:
+        told = await self._told.deleted([life.run_id for life in lives]) if self._told else {}
+        await self.announce(
+            life.model_copy(update={"deleted": True})
+            for life in lives
+            if told.get(life.run_id) != life.log_id
         )
-        await self._publisher.wait(ack)
 
     async def share(self, forward: Forward) -> None:
         """Publishes an event for `{prefix}.sessions`."""
@@ -129,48 +145,72 @@ class Writer:
             await asyncio.sleep(max(_SAVE_PAUSE_SECONDS, took * (1 / _SAVE_SHARE - 1)))
 
     async def flush(self) -> None:
-        """Saves every state that has changed, but for those that wait for what is forwarded."""
+        """Saves what has changed: values, and each state that waits for nothing that is to be forwarded."""
         async with self._saving:
-            unsaved, self._unsaved = self._unsaved, {}
-            await self._values.save(
+            # Taken at one moment: a state is never saved before the values that its events set.
+            unsaved = self._unsaved.all()
+            values = [
                 Entry(own_scope(one.state.log_id), key, value)
-                for one in unsaved.values()
+                for one in unsaved
                 for key, value in one.values.items()
-            )
-            await self._clear_up(unsaved)
-            ready = []
-            for run_id, one in unsaved.items():
-                if one.forwards or run_id in self._forwarding:
-                    waiting = self._to_forward.setdefault(run_id, _Unsaved(one.state))
-                    waiting.add(one.state, {}, one.forwards)
-                    self._has_to_forward.set()
-                else:
-                    ready.append(one.state)
-            await self._runs.save(ready)
+            ]
+            states = [(one, state) for one in unsaved if (state := one.to_save) is not None]
+            written = [one.state.run_id for one in unsaved if one.is_new]
+            for one in unsaved:
+                one.values, one.is_new = {}, False
+            await self._values.save(values)
+            await self._clear_up(written)
+            await self._runs.save(state for _, state in states)
+            for one, state in states:
+                self._unsaved.saved(one, state)
+        if self._unsaved.has_waiting:
+            self._has_to_forward.set()
 
     async def forward_changes(self) -> None:
         """Endless: forwards what changes shared state. A run's state is saved after it, so a crash forgets none of it."""
         while True:
             await self._has_to_forward.wait()
             self._has_to_forward.clear()
-            self._forwarding, self._to_forward = self._to_forward, {}
-            forwards = [forward for one in self._forwarding.values() for forward in one.forwards]
-            await self._forwarder.forward(forwards)
-            async with self._saving:
-                await self._runs.save(one.state for one in self._forwarding.values())
-                self._forwarding = {}
+            waiting = self._unsaved.waiting()
+            undecided = await self._forwarder.forward(
+                [forward for part in waiting for forward in part.forwards]
+            )
+            done = [part for part in waiting if part.one.state.run_id not in undecided]
+            self._unsaved.forwarded(done)
+            await self._fold_again()
+            if done:
+                self._changed.set()
+            if undecided:
+                await asyncio.sleep(_UNDECIDED_PAUSE_SECONDS)
+                self._has_to_forward.set()
 
-    async def forget(self, log_ids: Iterable[str]) -> None:
-        """Removes the state that the logs of deleted runs decided."""
+    async def _fold_again(self) -> None:
+        """Takes up, from the pages, what there was no room for."""
+        for one in self._unsaved.to_fold_again():
+            state = one.state
+            topic = self._topics.run(state.run_id, state.log_id)
+            run = await load(self._pages, state, topic, bytes_max=FORWARDS_BYTES_MAX // 4)
+            if one.state is state and run.next_offset > state.record.next_offset:
+                self._unsaved.go_on(one, run.folded())
+                self._changed.set()
+
+    async def forget(self, log_ids: Sequence[str]) -> None:
+        """Leaves of deleted runs nothing to be saved, and removes the state that their logs decided."""
+        async with self._saving:
+            self._unsaved.forget(log_ids)
+            await self._forget_values(log_ids)
+
+    async def _forget_values(self, log_ids: Iterable[str]) -> None:
         await self._values.delete([own_scope(log_id) for log_id in log_ids])
 
-    async def _clear_up(self, run_ids: Iterable[str]) -> None:
+    async def _clear_up(self, run_ids: Sequence[str]) -> None:
         """Removes what was written of runs that had been deleted before: whoever cleared up behind them may have done so
         already, and nobody would look for it again.
         """
-        if log_ids := await self._runs.deleted_logs(run_ids):
+        if run_ids and (log_ids := await self._runs.deleted_logs(run_ids)):
             await self._pages.delete_logs(log_ids)
-            await self.forget(log_ids)
+            await self._forget_values(log_ids)
+            self._unsaved.forget(log_ids)
 
     async def bury(self, undecodable: Sequence[tuple[str, Admitted]]) -> None:
         """Keeps as dead letters what could not be decoded, given with the name of where it was."""
@@ -197,20 +237,6 @@ class Writer:
         if self._told is None or not runs:
             return {}
         return await self._told.get_many([run.run_id for run in runs])
-
-
-@dataclass(slots=True)
-class _Unsaved:
-    """What is to be saved of a run: its latest state, what its own keys hold since, and what is to be forwarded before."""
-
-    state: RunState
-    values: dict[str, Value] = field(default_factory=dict)
-    forwards: list[Forward] = field(default_factory=list)
-
-    def add(self, state: RunState, values: Mapping[str, Value], forwards: Sequence[Forward]) -> None:
-        self.state = state
-        self.values.update(values)
-        self.forwards.extend(forwards)
 
 
 def dead_letter(origin: str, admitted: Admitted) -> Outgoing:

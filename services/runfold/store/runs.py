@@ -26,6 +26,7 @@ _INDEXES = [
     *(list_index("started_us", field) for field in ("agent_id", "session_id", "status", "label_pairs")),
     list_index("started_us"),
     IndexModel([("partition", ASCENDING), ("active", ASCENDING)]),
+    IndexModel([("session_deleted", ASCENDING)], sparse=True),
 ]
 
 _STANDING: dict[str, Any] = {"deleted": {"$ne": True}}
@@ -43,6 +44,8 @@ class RunState:
     opened: bool = False
     ended: bool = False
     last_offset: int = -1
+    announced_ms: int = 0
+    """When the catalog had it first, by the broker's clock. Set when the run is added, and never changed."""
 
     @property
     def run_id(self) -> str:
@@ -157,35 +160,61 @@ class RunStore:
                 async for found in cursor
             }
 
-    async def of_session(self, session_id: str) -> list[Life]:
-        """The lives of a session's runs."""
+    async def of_session(self, session_id: str, *, announced_by_ms: int | None = None) -> list[Life]:
+        """The lives of a session's runs, or of those that were announced by then."""
+        query = {"session_id": session_id, **_STANDING}
+        if announced_by_ms is not None:
+            query["announced_ms"] = {"$not": {"$gt": announced_by_ms}}
         with mongo_errors():
-            cursor = self._runs.find({"session_id": session_id, **_STANDING})
-            return [_from_document(found).life async for found in cursor]
+            return [_from_document(found).life async for found in self._runs.find(query)]
 
-    async def delete(self, lives: Iterable[tuple[Life, int]]) -> None:
+    async def delete(
+        self, lives: Iterable[tuple[Life, int]], *, with_session: Mapping[str, int] | None = None
+    ) -> list[Life]:
         """Makes runs, given with their catalog partitions, unreadable at once and for good: what is added or saved of them
-        later changes nothing.
+        later changes nothing. Gives those that are: of another the id may stand for another life.
+
+        `with_session` names those that are a session's own, with the time of the session's deletion: see `session_deletions`.
         """
+        given = list(lives)
         operations = [
             UpdateOne(
                 {"_id": life.run_id, "log_id": life.log_id},
                 {
-                    "$set": {"deleted": True, "active": False, "partition": partition},
+                    "$set": {
+                        "deleted": True,
+                        "active": False,
+                        "partition": partition,
+                        **_session_fields(life, (with_session or {}).get(life.run_id)),
+                    },
                     "$unset": dict.fromkeys(_FOLD_FIELDS, ""),
                 },
                 upsert=True,
             )
-            for life, partition in lives
+            for life, partition in given
         ]
-        # Another life of the run stands, and is not meant.
         await upsert_where(self._runs, operations)
+        deleted = await self.deleted([life.run_id for life, _ in given])
+        return [life for life, _ in given if deleted.get(life.run_id) == life.log_id]
+
+    async def deleted(self, run_ids: Iterable[str]) -> dict[str, str]:
+        """Those of these runs that were deleted, with the log of each."""
+        with mongo_errors():
+            cursor = self._runs.find({"_id": {"$in": list(run_ids)}, "deleted": True}, {"log_id": 1})
+            return {found["_id"]: found["log_id"] async for found in cursor}
 
     async def deleted_logs(self, run_ids: Iterable[str]) -> list[str]:
         """The logs of those of these runs that were deleted."""
+        return list((await self.deleted(run_ids)).values())
+
+    async def session_deletions(self, session_ids: Iterable[str]) -> dict[str, int]:
+        """When these sessions were deleted last, by the broker's clock; nothing of one that never was."""
+        last: dict[str, int] = {}
         with mongo_errors():
-            cursor = self._runs.find({"_id": {"$in": list(run_ids)}, "deleted": True}, {"log_id": 1})
-            return [found["log_id"] async for found in cursor]
+            async for found in self._runs.find({"session_deleted": {"$in": list(session_ids)}}):
+                name = found["session_deleted"]
+                last[name] = max(last.get(name, 0), found["session_deleted_ms"])
+        return last
 
     async def inconsistent_fields(self, run_id: str) -> list[str]:
         """What stands beside the record, for queries, and is not the record's: for `verify`."""
@@ -240,7 +269,19 @@ def _query(wanted: RunFilter) -> dict[str, Any]:
 
 
 def _document(state: RunState) -> dict[str, Any]:
-    return {"log_id": state.log_id, "partition": state.partition, "active": state.active, **_fold_of(state)}
+    return {
+        "log_id": state.log_id,
+        "partition": state.partition,
+        "active": state.active,
+        "announced_ms": state.announced_ms,
+        **_fold_of(state),
+    }
+
+
+def _session_fields(life: Life, deleted_ms: int | None) -> dict[str, Any]:
+    return (
+        {} if deleted_ms is None else {"session_deleted": life.session_id, "session_deleted_ms": deleted_ms}
+    )
 
 
 def _fold_of(state: RunState) -> dict[str, Any]:
@@ -272,4 +313,5 @@ def _from_document(found: dict[str, Any]) -> RunState:
         opened=found["opened"],
         ended=found["ended"],
         last_offset=found["last_offset"],
+        announced_ms=found.get("announced_ms", 0),
     )
