@@ -1,19 +1,20 @@
 """Sessions read from the log alone, for whoever has no MongoDB: slower the more there is, and always right."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from runfold.log.catalog import partition_of
+from runfold.log.reader import LogGoneError
 from runfold.log.settings import LogSettings
 from runfold.log.shared import read_shared
 from runfold.session import EventsWanted, Logged, Session, has_expired
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold
 from runfold_projections.session import SessionRecord, SharedFold, shared_event
-from runfold_projections.state import own_keys
+from runfold_projections.state import Value, own_keys
 from runfold_schemas.catalog import Life
-from runfold_schemas.errors import InvalidEventError, UndecodableError
+from runfold_schemas.errors import InvalidEventError, InvalidIdError, UndecodableError
 from runfold_schemas.events import ABOUT_THE_RUN, AnyEvent
 from runfold_schemas.sessions import app_scope, session_key, user_scope
 from runfold_schemas.topics import CATALOG_PARTITIONS
@@ -33,32 +34,25 @@ class LogSessionReader:
         return folded.sessions.get(session_id)
 
     async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
-        run = self._runfold.run_of(
-            Life(
-                run_id=record.run_id,
-                log_id=record.log_id,
-                agent_id=record.app,
-                session_id=record.session_id,
-            )
-        )
-        history = [admitted async for admitted in run.history()]
-        own: dict[str, Any] = {}
-        for one in history:
-            if one.counts and one.event is not None:
-                own |= own_keys(one.event.state_delta)
-        shared = await self.values([app_scope(record.app), user_scope(record.app, record.user)])
+        return await self._session(record, await self.values(shared_scopes(record)), wanted)
+
+    async def _session(
+        self, record: SessionRecord, shared: Mapping[str, Any], wanted: EventsWanted | None
+    ) -> Session:
+        history = [admitted async for admitted in self._runfold.run_of(life_of(record)).history()]
+        own = {key: value.value for one in history for key, value in own_changes(one)}
         return Session(
             record,
             fold(RunRecord(run_id=record.run_id), history),
             next_offset=history[-1].record.offset + 1 if history else 0,
             last_offset=max((one.record.offset for one in history if one.counts), default=-1),
-            state=own | shared,
+            state={**own, **shared},
             events=events_of(history, wanted) if wanted is not None else (),
         )
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
         folded = await fold_shared(self._runfold.settings, {partition_of(scope) for scope in scopes})
-        return {key: value.value for (scope, key), value in folded.values.items() if scope in scopes}
+        return _values_of(folded, scopes)
 
     async def list(
         self, *, app: str | None, user: str | None, labels: Mapping[str, str], limit: int, cursor: str | None
@@ -76,7 +70,12 @@ class LogSessionReader:
         ]
         records.sort(key=lambda record: (record.created_at, record.session_id), reverse=True)
         begin = _position(cursor)
-        page = [await self.view(record, None) for record in records[begin : begin + limit]]
+        page = []
+        for record in records[begin : begin + limit]:
+            try:
+                page.append(await self._session(record, _values_of(folded, shared_scopes(record)), None))
+            except (LogGoneError, InvalidIdError):
+                continue  # it was deleted meanwhile, or somebody has made it up
         return page, str(begin + limit) if len(records) > begin + limit else None
 
 
@@ -98,6 +97,27 @@ async def fold_shared(settings: LogSettings, partitions: Iterable[int]) -> Share
                 except UndecodableError:
                     continue  # the projector keeps it as a dead letter
     return folded
+
+
+def _values_of(folded: SharedFold, scopes: Sequence[str]) -> dict[str, Any]:
+    return {key: value.value for (scope, key), value in folded.values.items() if scope in scopes}
+
+
+def life_of(record: SessionRecord) -> Life:
+    """The life of the session's own run."""
+    return Life(run_id=record.run_id, log_id=record.log_id, agent_id=record.app, session_id=record.session_id)
+
+
+def shared_scopes(record: SessionRecord) -> list[str]:
+    """The scopes whose state the session shares with others."""
+    return [app_scope(record.app), user_scope(record.app, record.user)]
+
+
+def own_changes(admitted: Admitted) -> Iterator[tuple[str, Value]]:
+    """What a record of a run's log changes of the run's own state: of two changes of a key the later offset stands."""
+    if admitted.counts and admitted.event is not None and admitted.event.state_delta:
+        for key, value in own_keys(admitted.event.state_delta).items():
+            yield key, Value(value, admitted.record.offset)
 
 
 def events_of(history: Sequence[Admitted], wanted: EventsWanted) -> list[Logged]:
@@ -126,7 +146,7 @@ def is_shown(kind: str, types: frozenset[str]) -> bool:
 
 
 def _position(cursor: str | None) -> int:
-    try:
-        return int(cursor or 0)
-    except ValueError as error:
-        raise InvalidEventError("the cursor is not one that was given out here", field="cursor") from error
+    position = cursor or "0"
+    if not position.isdecimal():
+        raise InvalidEventError("the cursor is not one that was given out here", field="cursor")
+    return int(position)

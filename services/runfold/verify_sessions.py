@@ -8,14 +8,14 @@ from runfold.log.ends import LogEnds
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
 from runfold.log.shared import shared_partitions
-from runfold.session_log import fold_shared
+from runfold.session_log import fold_shared, own_changes
 from runfold.store.runs import RunStore
 from runfold.store.sessions import SessionStore
 from runfold.store.state import StateStore, own_scope
 from runfold.verify import WAIT_SECONDS
 from runfold_projections.admission import Admission
 from runfold_projections.session import SessionRecord, SharedFold
-from runfold_projections.state import Value, own_keys
+from runfold_projections.state import Value
 from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
 
 _LOOK_SECONDS = 0.1
@@ -68,15 +68,13 @@ async def verify_own_state(
     admission = Admission(run_id)
     async for records in read(log, Topics(log.prefix).run(run_id, state.log_id), end=end):
         for record in records:
-            admitted = admission.admit(record)
-            if admitted.event is None or not admitted.counts:
-                continue
-            for key, value in own_keys(admitted.event.state_delta).items():
+            expected |= {
+                key: value
+                for key, value in own_changes(admission.admit(record))
                 # What is set behind the saved state may be stored already, or not yet.
-                if record.offset < state.record.next_offset or (
-                    key in held and record.offset <= held[key].offset
-                ):
-                    expected[key] = Value(value, record.offset)
+                if value.offset < state.record.next_offset
+                or (key in held and value.offset <= held[key].offset)
+            }
     return list(
         _value_differences(
             {(scope, key): value for key, value in expected.items()},

@@ -1,5 +1,6 @@
 """Reading a stretch of one topic from the log, up to an end that is known when the reading starts."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,17 +15,28 @@ from runfold_schemas.errors import UnavailableError
 
 _WAIT_MS = 500
 
+_NEWS_SECONDS = 0.05
+"""A broker may not know at once what another one has created."""
+
+
+class LogGoneError(UnavailableError):
+    """Kafka answers, and has no such topic: it was deleted, or is not known everywhere yet."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__("Kafka", reason=f"there is no topic {topic}")
+        self.topic = topic
+
 
 async def read(
     settings: LogSettings, topic: str, *, partition: int = 0, first_offset: int = 0, end: int | None = None
 ) -> AsyncIterator[list[Record]]:
     """The records of a partition of `topic` in order, as they come from the broker, from `first_offset` to `end` (exclusive;
-    by default its end as it is now). Raises `UnavailableError` when nothing comes for the publish timeout.
+    by default its end as it is now). Raises `LogGoneError`, and `UnavailableError` when nothing comes for the publish
+    timeout.
     """
     at = TopicPartition(topic, partition)
     async with _consumer(settings, topic) as consumer:
-        with kafka_errors():
-            last = (await consumer.end_offsets([at]))[at]
+        last = await _end(settings, consumer, at)
         # A seek while a fetch is under way costs 0.2 s, until aiokafka fetches anew: so nothing is assigned before.
         consumer.assign([at])
         consumer.seek(at, first_offset)
@@ -41,13 +53,19 @@ async def read(
                 position, deadline = reached, _deadline(settings)
             elif time.monotonic() > deadline:
                 raise UnavailableError("Kafka", reason=f"nothing came of {topic} after offset {position}")
+            elif not fetched:
+                await _check_exists(consumer, topic)
 
 
 async def end_offset(settings: LogSettings, topic: str) -> int:
-    """The offset that the next record of `topic` will get."""
-    at = TopicPartition(topic, 0)
+    """The offset that the next record of `topic` will get. Raises `LogGoneError`, `UnavailableError`."""
     async with _consumer(settings, topic) as consumer:
-        with kafka_errors():
+        return await _end(settings, consumer, TopicPartition(topic, 0))
+
+
+async def _end(settings: LogSettings, consumer: AIOKafkaConsumer, at: TopicPartition) -> int:
+    with kafka_errors():
+        async with asyncio.timeout(settings.publish_timeout_seconds):
             return int((await consumer.end_offsets([at]))[at])
 
 
@@ -63,11 +81,24 @@ async def _consumer(settings: LogSettings, topic: str) -> AsyncIterator[AIOKafka
     try:
         with kafka_errors():
             await consumer.start()
-            # Asked for the end of a topic that it does not know, a client waits for 0.1 s.
-            await consumer._client.set_topics([topic])  # noqa: SLF001 - aiokafka shows no other way
+        # Asked for the end of a topic that does not exist, a consumer waits for it.
+        await _check_exists(consumer, topic)
         yield consumer
     finally:
         await stop(consumer)
+
+
+async def _check_exists(consumer: AIOKafkaConsumer, topic: str) -> None:
+    client = consumer._client  # noqa: SLF001 - aiokafka shows no other way
+    for pause in (_NEWS_SECONDS, 0):
+        with kafka_errors():
+            client.set_topics([topic])
+            told = await client.force_metadata_update()
+        # While no broker answers, nothing is known either way.
+        if not told or client.cluster.partitions_for_topic(topic) is not None:
+            return
+        await asyncio.sleep(pause)
+    raise LogGoneError(topic)
 
 
 def _deadline(settings: LogSettings) -> float:

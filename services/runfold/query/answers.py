@@ -6,8 +6,8 @@ from contextlib import aclosing
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
-_WHOLE_BYTES_MAX = 2 * 1024 * 1024
-_CHUNK_BYTES = 64 * 1024
+_WHOLE_BYTES_MAX = 4 * 1024 * 1024
+_CHUNK_BYTES = 256 * 1024
 
 JSON = "application/json"
 
@@ -25,7 +25,7 @@ class Stream(StreamingResponse):
 
 
 async def answer(chunks: AsyncIterator[bytes], *, media_type: str = JSON) -> Response:
-    """The answer made of `chunks`. What fails in its first 2 MB fails before anything is sent, with its proper status;
+    """The answer made of `chunks`. What fails in its first 4 MB fails before anything is sent, with its proper status;
     what fails later breaks the stream off, which no client takes for the end.
     """
     begun: list[bytes] = []

@@ -7,7 +7,7 @@ from runfold.query.checkpoints import Checkpoints
 from runfold.query.live import LiveRuns
 from runfold.query.lives import Lives
 from runfold.query.runs import RunReader
-from runfold.query.sessions import SessionReader
+from runfold.query.sessions import SessionRuns
 from runfold.query.snapshots import Snapshots
 from runfold.query.stored_sessions import StoredSessions
 from runfold.settings import Settings
@@ -28,7 +28,7 @@ class Reading:
             wait_timeout_seconds=settings.wait_timeout_seconds,
         )
         self.checkpoints = Checkpoints()
-        self.sessions = SessionReader(self.snapshots, self.runs)
+        self.sessions = SessionRuns(self.snapshots, self.runs)
         self.stored_sessions = StoredSessions(
             self.snapshots, self.runs, log, wait_timeout_seconds=settings.wait_timeout_seconds
         )

@@ -73,7 +73,7 @@ class RunReader:
             # The run is new, and a new run takes its time to be projected: longer than it takes to read the log.
             patience_seconds = min(patience_seconds, _PATIENCE_NEW_SECONDS)
         history = await self._poll(life.run_id, end - 1, until=time.monotonic() + patience_seconds)
-        return history or self._log_history(life, end=end)
+        return history or self.log_history(life, end=end)
 
     async def record(self, history: History) -> RunRecord:
         """The run record at the history's end. The saved one may lag behind the pages, so the rest is folded here."""
@@ -145,9 +145,10 @@ class RunReader:
 
     async def _from_log(self, life: Life) -> History:
         topic = self._topics.run(life.run_id, life.log_id)
-        return self._log_history(life, end=await end_offset(self._log, topic))
+        return self.log_history(life, end=await end_offset(self._log, topic))
 
-    def _log_history(self, life: Life, *, end: int) -> History:
+    def log_history(self, life: Life, *, end: int) -> History:
+        """The run from its log, up to `end`."""
         topic = self._topics.run(life.run_id, life.log_id)
         unfolded = RunRecord(run_id=life.run_id, agent_id=life.agent_id, session_id=life.session_id)
         return LogHistory(self._log, topic, unfolded, end=end)

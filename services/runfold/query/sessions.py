@@ -18,7 +18,7 @@ Place = tuple[int, str]
 """Of a run in its session: when its first record was appended, and its log's id, which sorts by its opening."""
 
 
-class SessionReader:
+class SessionRuns:
     def __init__(self, snapshots: Snapshots, runs: RunReader) -> None:
         self._snapshots = snapshots
         self._runs = runs

@@ -15,21 +15,22 @@ from aiokafka import TopicPartition
 
 from runfold.log.catalog import partition_of
 from runfold.log.ends import LogEnds
+from runfold.log.reader import LogGoneError
 from runfold.log.settings import LogSettings
 from runfold.query.history import History, Slice, SnapshotHistory
 from runfold.query.runs import RunReader
 from runfold.query.snapshots import Generation, Snapshots
 from runfold.session import EventsWanted, Logged, Session
-from runfold.session_log import is_shown, is_wanted
+from runfold.session_log import is_shown, is_wanted, life_of, own_changes, shared_scopes
 from runfold.store.sessions import SessionFilter
 from runfold.store.state import own_scope
-from runfold_projections.run import RunRecord, fold
+from runfold_projections.run import fold
 from runfold_projections.session import SessionRecord
-from runfold_projections.state import Value, own_keys
+from runfold_projections.state import Value
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import Record, decode
-from runfold_schemas.errors import UnavailableError
-from runfold_schemas.sessions import app_scope, session_key, user_scope
+from runfold_schemas.errors import InvalidIdError, UnavailableError
+from runfold_schemas.sessions import session_key
 from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
 
 _POLL_SECONDS: Final = 0.002
@@ -39,6 +40,9 @@ _PATIENCE_SECONDS: Final = 0.5
 _PATIENCE_SHORT_SECONDS: Final = 0.03
 _SHORT: Final = 500
 """Events of a log that is read from Kafka sooner than the projector is waited for: it takes some 10 ms."""
+
+_ATTEMPTS: Final = 5
+"""To find state and events of one moment, before the log is read instead."""
 
 
 class StoredSessions:
@@ -70,71 +74,85 @@ class StoredSessions:
         return (await generation.sessions.get([session_id])).get(session_id)
 
     async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
-        scopes = _scopes(record)
+        scopes = shared_scopes(record)
         at = self._run_partition(record)
         ends = await self._ends({*self._shared(scopes), at})
-        end = ends.pop(at)
+        end = ends.pop(at, None)
+        if end is None:
+            raise LogGoneError(at.topic)
         shared = await self._values(await self._folded(ends), scopes)
-        history = await self._history(record, end)
-        run, own, last_offset, history = await self._folded_run(history, record)
+        return await self._session(record, end, shared, wanted)
+
+    async def _session(
+        self, record: SessionRecord, end: int, shared: Mapping[str, Any], wanted: EventsWanted | None
+    ) -> Session:
+        history, own = await self._history(life_of(record), end)
+        run, last_offset = history.base, history.base_last_offset
+        # What is saved lags behind the pages, so the rest is folded here.
+        async for part in history.slices(first_offset=run.next_offset):
+            admitted = part.admitted()
+            run = fold(run, admitted).model_copy(update={"next_offset": part.next_offset})
+            for one in admitted:
+                last_offset = one.record.offset if one.counts else last_offset
+                own.update((key, value) for key, value in own_changes(one) if _is_later(own, key, value))
+            await asyncio.sleep(0)
         events = await _events(history, wanted) if wanted is not None else ()
-        return Session(record, run, history.end, last_offset, _plain(own) | shared, events)
+        return Session(record, run, history.end, last_offset, {**_plain(own), **shared}, events)
+
+    async def _history(self, life: Life, end: int) -> tuple[History, dict[str, Value]]:
+        """The run up to `end` at least, and its own state as it is saved, which is not of a moment after that."""
+        for _ in range(_ATTEMPTS):
+            patience = _PATIENCE_SHORT_SECONDS if end <= _SHORT else _PATIENCE_SECONDS
+            history = await self._runs.up_to(life, end, patience_seconds=patience)
+            if not isinstance(history, SnapshotHistory):
+                return history, {}
+            scope = own_scope(life.log_id)
+            own = (await history.generation.values.read([scope]))[scope]
+            latest = _latest(own)
+            if latest < history.end:
+                return history, own
+            end = latest + 1  # somebody has appended meanwhile
+        return self._runs.log_history(life, end=end), {}
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
         return await self._values(await self._folded(await self._ends(self._shared(scopes))), scopes)
 
     async def _views(self, generation: Generation, records: Sequence[SessionRecord]) -> list[Session]:
-        """All of them in few queries, but for those whose saved state is behind their log."""
-        ends = await self._ends({self._run_partition(record) for record in records})
-        states = await generation.runs.get_many([record.run_id for record in records])
-        scopes = {scope for record in records for scope in (*_scopes(record), own_scope(record.log_id))}
+        """Those that are not gone, in few queries, but for those whose saved state is behind their log."""
+        places = {record.run_id: at for record in records if (at := self._place(record)) is not None}
+        ends = await self._ends(places.values())
+        standing = [record for record in records if record.run_id in places and places[record.run_id] in ends]
+        states = await generation.runs.get_many([record.run_id for record in standing])
+        scopes = {
+            scope for record in standing for scope in (*shared_scopes(record), own_scope(record.log_id))
+        }
         held = await generation.values.read(sorted(scopes))
         found = []
-        for record in records:
-            state = states.get(record.run_id)
-            if state is None or state.record.next_offset < ends[self._run_partition(record)]:
-                found.append(await self.view(record, None))
+        for record in standing:
+            state, end = states.get(record.run_id), ends[places[record.run_id]]
+            own = held[own_scope(record.log_id)]
+            shared = {key: one.value for scope in shared_scopes(record) for key, one in held[scope].items()}
+            if state is None or state.record.next_offset < max(end, _latest(own) + 1):
+                view = await self._unless_gone(record, end, shared)
+                found += [view] if view is not None else []
                 continue
-            values = (held[scope] for scope in (own_scope(record.log_id), *_scopes(record)))
-            merged = {key: value.value for scope in values for key, value in scope.items()}
-            found.append(Session(record, state.record, state.record.next_offset, state.last_offset, merged))
+            run = state.record
+            found.append(Session(record, run, run.next_offset, state.last_offset, {**_plain(own), **shared}))
         return found
 
-    async def _history(self, record: SessionRecord, end: int) -> History:
-        life = Life(
-            run_id=record.run_id, log_id=record.log_id, agent_id=record.app, session_id=record.session_id
-        )
-        patience = _PATIENCE_SHORT_SECONDS if end <= _SHORT else _PATIENCE_SECONDS
-        return await self._runs.up_to(life, end, patience_seconds=patience)
-
-    async def _folded_run(
-        self, history: History, record: SessionRecord
-    ) -> tuple[RunRecord, dict[str, Value], int, History]:
-        """The run record, the run's own state and its last event's offset at the history's end. What is saved lags behind the pages, so the rest is
-        folded here.
-        """
-        own: dict[str, Value] = {}
-        if isinstance(history, SnapshotHistory):
-            scope = own_scope(record.log_id)
-            own = (await history.generation.values.read([scope]))[scope]
-            latest = max((value.offset for value in own.values()), default=-1)
-            if latest >= history.end:
-                # Somebody has appended meanwhile: state and events are to be of one moment.
-                return await self._folded_run(await self._history(record, latest + 1), record)
-        run, last_offset = history.base, history.base_last_offset
-        async for part in history.slices(first_offset=run.next_offset):
-            admitted = part.admitted()
-            run = fold(run, admitted).model_copy(update={"next_offset": part.next_offset})
-            for one in admitted:
-                offset = one.record.offset
-                last_offset = offset if one.counts else last_offset
-                if one.event is not None and one.event.state_delta and one.counts:
-                    changed = own_keys(one.event.state_delta).items()
-                    own.update(
-                        (key, Value(value, offset)) for key, value in changed if _is_later(own, key, offset)
-                    )
-            await asyncio.sleep(0)
-        return run, own, last_offset, history
+    async def _unless_gone(
+        self, record: SessionRecord, end: int, shared: Mapping[str, Any]
+    ) -> Session | None:
+        try:
+            return await self._session(record, end, shared, None)
+        except LogGoneError:
+            return None
+        except UnavailableError:
+            # Its pages may just have been deleted under the reader.
+            standing = await self.find(record.session_id)
+            if standing is not None and standing.run_id == record.run_id:
+                raise
+            return None
 
     async def _folded(self, ends: Mapping[TopicPartition, int]) -> Generation | None:
         """The generation that has folded `{prefix}.sessions` up to these ends; None if nothing was ever there to fold."""
@@ -173,7 +191,9 @@ class StoredSessions:
     async def _connected(self) -> LogEnds:
         async with self._connecting:
             if self._log_ends is None:
-                self._log_ends = await self._stack.enter_async_context(LogEnds.connect(self._settings))
+                self._log_ends = await self._stack.enter_async_context(
+                    LogEnds.connect(self._settings, timeout_seconds=self._wait_timeout_seconds)
+                )
             return self._log_ends
 
     def _shared(self, keys: Iterable[str]) -> set[TopicPartition]:
@@ -182,6 +202,13 @@ class StoredSessions:
 
     def _run_partition(self, record: SessionRecord) -> TopicPartition:
         return TopicPartition(self._topics.run(record.run_id, record.log_id), 0)
+
+    def _place(self, record: SessionRecord) -> TopicPartition | None:
+        """None for a record of somebody's own making, by which there can be no log."""
+        try:
+            return self._run_partition(record)
+        except InvalidIdError:
+            return None
 
     async def list(
         self, *, app: str | None, user: str | None, labels: Mapping[str, str], limit: int, cursor: str | None
@@ -236,11 +263,12 @@ def _events_of(part: Slice, wanted: EventsWanted) -> list[Logged]:
     shown = [is_shown(kind, wanted.types) for kind in part.types]
     if not any(shown):
         return []
-    records = part.counting()
+    records, outcomes = part.counting()
     if wanted.since is not None or not all(shown):
-        records = [(record, outcome) for record, outcome in records if _is_wanted(record, wanted)]
+        records = [record for record in records if _is_wanted(record, wanted)]
     return [
-        Logged(record.offset, record.log_time, outcome, record.value or b"") for record, outcome in records
+        Logged(offset, log_time, outcomes.get(offset, "accepted"), value or b"")
+        for offset, log_time, _, _, value in records
     ]
 
 
@@ -252,13 +280,13 @@ def _is_wanted(record: Record, wanted: EventsWanted) -> bool:
     return is_shown(kind.decode(), wanted.types)
 
 
-def _scopes(record: SessionRecord) -> list[str]:
-    return [app_scope(record.app), user_scope(record.app, record.user)]
-
-
 def _plain(values: Mapping[str, Value]) -> dict[str, Any]:
     return {key: value.value for key, value in values.items()}
 
 
-def _is_later(own: Mapping[str, Value], key: str, offset: int) -> bool:
-    return key not in own or own[key].offset < offset
+def _latest(values: Mapping[str, Value]) -> int:
+    return max((value.offset for value in values.values()), default=-1)
+
+
+def _is_later(own: Mapping[str, Value], key: str, value: Value) -> bool:
+    return key not in own or own[key].offset < value.offset
