@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 from google.adk.events.event import Event
 from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig
 from google.adk.sessions.database_session_service import DatabaseSessionService
 from google.adk.sessions.session import Session
 from google.genai import types
-from query import Figures, serving
+from query import Figures, Process, serving, timed_get
 from texts import text
 
 from runfold.adk import RunfoldSessionService
@@ -48,7 +47,7 @@ async def sessions(settings: Settings) -> Figures:
         _database() as theirs,
     ):
         figures = await _appending(ours, theirs)
-        figures += await _reading(ours, theirs, str(api.base_url))
+        figures += await _reading(ours, theirs, api)
         return figures + await _newest(ours, settings)
 
 
@@ -61,17 +60,16 @@ async def _appending(ours: BaseSessionService, theirs: BaseSessionService) -> Fi
     ]
 
 
-async def _reading(ours: BaseSessionService, theirs: BaseSessionService, url: str) -> Figures:
+async def _reading(ours: BaseSessionService, theirs: BaseSessionService, api: Process) -> Figures:
     mine, its = await _filled(ours, READ_EVENTS), await _filled(theirs, READ_EVENTS)
     through_adk: list[float] = []
     of_theirs: list[float] = []
     over_http: list[float] = []
     own_id = quote(joined(APP, USER, mine.id), safe="")
-    async with httpx.AsyncClient(base_url=url, timeout=30) as client:
-        for _ in range(READINGS):
-            through_adk.append(await _timed(lambda: _get(ours, mine)))
-            of_theirs.append(await _timed(lambda: _get(theirs, its)))
-            over_http.append(await _timed(lambda: client.get(f"/v1/sessions/{own_id}?include=events")))
+    for _ in range(READINGS):
+        through_adk.append(await _timed(lambda: _get(ours, mine)))
+        of_theirs.append(await _timed(lambda: _get(theirs, its)))
+        over_http.append(timed_get(api, f"/v1/sessions/{own_id}?include=events"))
     base = statistics.median(of_theirs)
     what = f"get of a {READ_EVENTS:,}-event session"
     return [

@@ -4,7 +4,7 @@ A run's own keys are decided by its log; `app:` and `user:` keys by `{prefix}.se
 is forwarded. `temp:` keys live for one call, so a log may carry them and no fold takes them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from runfold_projections.admission import Admitted
@@ -34,25 +34,20 @@ class Forward(NamedTuple):
     """Only if this is a session of the event's run: its opening came first, and another run may have won the session."""
 
 
-def own_changes(admitted: Iterable[Admitted]) -> dict[str, Value]:
-    """What these records of a run's log set of its own state. An event that came after the end changes nothing any more."""
-    return {
-        key: Value(value, one.record.offset)
-        for one in admitted
-        if one.event is not None and one.event.state_delta and one.outcome == "accepted"
-        for key, value in own_keys(one.event.state_delta).items()
-    }
+def own_changes(one: Admitted) -> dict[str, Value]:
+    """What a record of a run's log sets of its own state: of two values of a key the later offset's stands. An event that
+    came after the end changes nothing any more.
+    """
+    if one.event is None or not one.event.state_delta or one.outcome != "accepted":
+        return {}
+    return {key: Value(value, one.record.offset) for key, value in own_keys(one.event.state_delta).items()}
 
 
-def shared_changes(admitted: Iterable[Admitted], *, app: str, user: str | None) -> list[Forward]:
-    """What these records of a run's log change of state that others share."""
-    return [
-        forward
-        for one in admitted
-        if one.event is not None and one.event.state_delta and one.outcome == "accepted"
-        for forward in forwards(one.event, app=app, user=user)
-        if fits(forward)
-    ]
+def shared_changes(one: Admitted, *, app: str, user: str | None) -> list[Forward]:
+    """What a record of a run's log changes of state that others share."""
+    if one.event is None or not one.event.state_delta or one.outcome != "accepted":
+        return []
+    return [forward for forward in forwards(one.event, app=app, user=user) if fits(forward)]
 
 
 def fits(forward: Forward) -> bool:

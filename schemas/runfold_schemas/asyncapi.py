@@ -299,6 +299,7 @@ def _dead_letter_message() -> dict[str, Any]:
     }
     return {
         "summary": "A record as it was, its own headers included",
+        "description": "One that is too large to be sent again is cut, without its own headers, and says so: runfold-cut.",
         "headers": {
             "type": "object",
             "required": list(headers),

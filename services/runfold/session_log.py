@@ -1,18 +1,18 @@
 """Sessions read from the log alone, for whoever has no MongoDB: slower the more there is, and always right."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from runfold.log.catalog import partition_of
 from runfold.log.reader import LogGoneError
 from runfold.log.settings import LogSettings
-from runfold.log.shared import read_shared
+from runfold.log.shared import decided_event, read_shared
 from runfold.session import EventsWanted, Logged, Session, has_expired
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold
-from runfold_projections.session import SessionRecord, SharedFold, shared_event
-from runfold_projections.state import Value, own_keys
+from runfold_projections.session import SessionRecord, SharedFold
+from runfold_projections.state import own_changes
 from runfold_schemas.catalog import Life
 from runfold_schemas.errors import InvalidEventError, InvalidIdError, UndecodableError
 from runfold_schemas.events import ABOUT_THE_RUN, AnyEvent
@@ -40,7 +40,7 @@ class LogSessionReader:
         self, record: SessionRecord, shared: Mapping[str, Any], wanted: EventsWanted | None
     ) -> Session:
         history = [admitted async for admitted in self._runfold.run_of(life_of(record)).history()]
-        own = {key: value.value for one in history for key, value in own_changes(one)}
+        own = {key: value.value for one in history for key, value in own_changes(one).items()}
         return Session(
             record,
             fold(RunRecord(run_id=record.run_id), history),
@@ -93,7 +93,7 @@ async def fold_shared(settings: LogSettings, partitions: Iterable[int]) -> Share
         async for records in read_shared(settings, partition):
             for record in records:
                 try:
-                    folded.take(*shared_event(record), record.offset)
+                    folded.take(*decided_event(record, partition), record.offset)
                 except UndecodableError:
                     continue  # the projector keeps it as a dead letter
     return folded
@@ -111,13 +111,6 @@ def life_of(record: SessionRecord) -> Life:
 def shared_scopes(record: SessionRecord) -> list[str]:
     """The scopes whose state the session shares with others."""
     return [app_scope(record.app), user_scope(record.app, record.user)]
-
-
-def own_changes(admitted: Admitted) -> Iterator[tuple[str, Value]]:
-    """What a record of a run's log changes of the run's own state: of two changes of a key the later offset stands."""
-    if admitted.counts and admitted.event is not None and admitted.event.state_delta:
-        for key, value in own_keys(admitted.event.state_delta).items():
-            yield key, Value(value, admitted.record.offset)
 
 
 def events_of(history: Sequence[Admitted], wanted: EventsWanted) -> list[Logged]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from runfold.ids import new_event_id, new_log_id, session_run_id, uuid7
+from runfold.ids import new_event_id, new_log_id, uuid7
 from runfold.log.shared import send_shared
 from runfold.run import Position, Run, outgoing
 from runfold.session import EventsWanted, Session, SessionReader, has_expired
@@ -53,6 +53,7 @@ from runfold_schemas.sessions import (
     SessionUpdated,
     app_scope,
     session_key,
+    session_run_id,
     user_scope,
 )
 from runfold_schemas.topics import check_id, check_session_id

@@ -8,14 +8,14 @@ from runfold.log.ends import LogEnds
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
 from runfold.log.shared import shared_partitions
-from runfold.session_log import fold_shared, own_changes
+from runfold.session_log import fold_shared
 from runfold.store.runs import RunStore
 from runfold.store.sessions import SessionStore
 from runfold.store.state import StateStore, own_scope
 from runfold.verify import WAIT_SECONDS
 from runfold_projections.admission import Admission
 from runfold_projections.session import SessionRecord, SharedFold
-from runfold_projections.state import Value
+from runfold_projections.state import Value, own_changes
 from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
 
 _LOOK_SECONDS = 0.1
@@ -70,7 +70,7 @@ async def verify_own_state(
         for record in records:
             expected |= {
                 key: value
-                for key, value in own_changes(admission.admit(record))
+                for key, value in own_changes(admission.admit(record)).items()
                 # What is set behind the saved state may be stored already, or not yet.
                 if value.offset < state.record.next_offset
                 or (key in held and value.offset <= held[key].offset)

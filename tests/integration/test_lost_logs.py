@@ -11,14 +11,14 @@ from aiokafka import TopicPartition
 from tests.session_verbs import WAYS, Projector, opened
 
 from runfold import InvalidEventError, Runfold, UnavailableError, UserMessage
-from runfold.ids import new_event_id, new_log_id, session_run_id
+from runfold.ids import new_event_id, new_log_id
 from runfold.log.ends import LogEnds
 from runfold.log.reader import LogGoneError, end_offset, read
 from runfold.log.shared import send_shared
 from runfold.settings import Settings
 from runfold_projections.state import Forward
 from runfold_schemas.codec import new_event
-from runfold_schemas.sessions import SessionCreated, session_key
+from runfold_schemas.sessions import SessionCreated, session_key, session_run_id
 
 SOON_SECONDS = 2.0
 """Less than any deadline in these tests."""

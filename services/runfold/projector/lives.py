@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from runfold.ids import is_session_run
 from runfold.log.catalog import is_topic_name, partition_of
 from runfold.projector.writer import Writer
 from runfold.store.runs import RunState, RunStore
 from runfold_projections.run import RunRecord
 from runfold_schemas.catalog import Life
 from runfold_schemas.errors import InvalidIdError
+from runfold_schemas.sessions import is_session_run
 from runfold_schemas.topics import Topics
 
 

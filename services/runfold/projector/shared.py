@@ -11,21 +11,28 @@ from datetime import UTC, datetime
 
 from aiokafka import TopicPartition
 
-from runfold.ids import is_session_run, new_event_id
+from runfold.ids import new_event_id
 from runfold.log.catalog import partition_of
+from runfold.log.shared import decided_event
 from runfold.log.tail import Slice
 from runfold.projector.writer import Writer
 from runfold.store.runs import RunStore
 from runfold.store.sessions import SessionStore
 from runfold.store.state import Entry, StateStore
 from runfold_projections.admission import Admitted
-from runfold_projections.session import SessionRecord, SharedFold, shared_event
+from runfold_projections.session import SessionRecord, SharedFold
 from runfold_projections.state import Forward
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import new_data, new_event
 from runfold_schemas.errors import UndecodableError
 from runfold_schemas.events import AnyEvent
-from runfold_schemas.sessions import SessionCreated, SessionDeleted, SessionUpdated, session_key
+from runfold_schemas.sessions import (
+    SessionCreated,
+    SessionDeleted,
+    SessionUpdated,
+    is_session_run,
+    session_key,
+)
 
 Keyed = tuple[str, AnyEvent, int]
 """The key, the event and the offset of a record."""
@@ -127,7 +134,7 @@ def _decoded(part: Slice) -> tuple[list[Keyed], list[Admitted]]:
     undecodable: list[Admitted] = []
     for record in part.records:
         try:
-            keyed.append((*shared_event(record), record.offset))
+            keyed.append((*decided_event(record, part.partition.partition), record.offset))
         except UndecodableError as error:
             undecodable.append(Admitted(record, "undecodable", None, error.reason))
     return keyed, undecodable

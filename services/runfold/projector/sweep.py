@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from aiokafka import TopicPartition
 
-from runfold.ids import is_session_run
 from runfold.log.catalog import partition_of
 from runfold.log.ends import LogEnds
 from runfold.log.reader import read
@@ -20,7 +19,7 @@ from runfold_schemas.catalog import Life
 from runfold_schemas.codec import decode
 from runfold_schemas.errors import UndecodableError
 from runfold_schemas.events import RunOpened
-from runfold_schemas.sessions import session_key
+from runfold_schemas.sessions import is_session_run, session_key
 from runfold_schemas.topics import RunTopic, Topics
 
 _ORPHAN_SWEEPS = 3

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from prometheus_client import Counter
 
 from runfold.log.catalog import life_record, partition_of
-from runfold.log.publisher import Outgoing, Publisher
+from runfold.log.publisher import Outgoing, Publisher, record_size
 from runfold.projector.active import ActiveRun, Folded, load
 from runfold.projector.forwarding import Forwarder
 from runfold.projector.unsaved import FORWARDS_BYTES_MAX, UnsavedRuns
@@ -21,7 +21,7 @@ from runfold.store.state import Entry, StateStore, own_scope
 from runfold_projections.admission import Admitted
 from runfold_projections.state import Forward
 from runfold_schemas.catalog import Life
-from runfold_schemas.topics import Topics
+from runfold_schemas.topics import DEAD_LETTER_BYTES_MAX, RECORD_BYTES_MAX, Topics
 
 _SAVE_SHARE = 0.2
 """Of the time, at the most, that saving states takes under load; reads fold what a state lacks from the pages."""
@@ -240,15 +240,19 @@ class Writer:
 
 
 def dead_letter(origin: str, admitted: Admitted) -> Outgoing:
-    """The record as it was, keyed by its origin: one that is buried again after a crash has the same key."""
+    """The record as it was, keyed by its origin: one that is buried again after a crash has the same key.
+
+    One that came compressed may be too large to be sent as it is: it is cut, and its origin has all of it.
+    """
     record = admitted.record
-    return Outgoing(
-        key=f"{origin}:{record.offset}".encode(),
-        value=record.value,
-        headers=[
-            *record.headers,
-            ("runfold-origin-topic", origin.encode()),
-            ("runfold-origin-offset", str(record.offset).encode()),
-            ("runfold-reason", admitted.reason.encode()),
-        ],
-    )
+    told = [
+        ("runfold-origin-topic", origin.encode()),
+        ("runfold-origin-offset", str(record.offset).encode()),
+        ("runfold-reason", admitted.reason.encode()),
+    ]
+    key = f"{origin}:{record.offset}".encode()
+    whole = Outgoing(key=key, value=record.value, headers=[*record.headers, *told])
+    if record_size(whole) <= DEAD_LETTER_BYTES_MAX:
+        return whole
+    value = (record.value or b"")[:RECORD_BYTES_MAX]
+    return Outgoing(key=key, value=value, headers=[*told, ("runfold-cut", b"true")])

@@ -21,12 +21,12 @@ from runfold.query.history import History, Slice, SnapshotHistory
 from runfold.query.runs import RunReader
 from runfold.query.snapshots import Generation, Snapshots
 from runfold.session import EventsWanted, Logged, Session
-from runfold.session_log import is_shown, is_wanted, life_of, own_changes, shared_scopes
+from runfold.session_log import is_shown, is_wanted, life_of, shared_scopes
 from runfold.store.sessions import SessionFilter
 from runfold.store.state import own_scope
 from runfold_projections.run import fold
 from runfold_projections.session import SessionRecord
-from runfold_projections.state import Value
+from runfold_projections.state import Value, own_changes
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import Record, decode
 from runfold_schemas.errors import InvalidIdError, UnavailableError
@@ -94,7 +94,7 @@ class StoredSessions:
             run = fold(run, admitted).model_copy(update={"next_offset": part.next_offset})
             for one in admitted:
                 last_offset = one.record.offset if one.counts else last_offset
-                own.update((key, value) for key, value in own_changes(one) if _is_later(own, key, value))
+                own |= {key: value for key, value in own_changes(one).items() if _is_later(own, key, value)}
             await asyncio.sleep(0)
         events = await _events(history, wanted) if wanted is not None else ()
         return Session(record, run, history.end, last_offset, {**_plain(own), **shared}, events)
