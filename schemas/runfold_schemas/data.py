@@ -48,7 +48,7 @@ class Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
-StateKey = Annotated[str, StringConstraints(max_length=1000)]
+StateKey = Annotated[str, StringConstraints(max_length=10_000)]
 
 StateDelta = Annotated[
     dict[StateKey, Any] | None, Field(max_length=10_000, exclude_if=lambda value: value is None)

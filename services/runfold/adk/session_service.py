@@ -98,12 +98,12 @@ class RunfoldSessionService(BaseSessionService):
         """Raises `AlreadyExistsError`, and `InputValidationError` naming the key of a value that JSON cannot carry."""
         own_id = (session_id or "").strip() or str(uuid.uuid4())
         sessions = await self._connection.sessions()
-        with _told_to_adk():
-            stored = json_form(without_temporary(state or {}), field="state")
         try:
-            created = await sessions.create(
-                app=app_name, user=user_id, session_id=joined(app_name, user_id, own_id), state=stored
-            )
+            with _told_to_adk():
+                stored = json_form(without_temporary(state or {}), field="state")
+                created = await sessions.create(
+                    app=app_name, user=user_id, session_id=joined(app_name, user_id, own_id), state=stored
+                )
         except SessionConflictError as error:
             raise AlreadyExistsError(f"Session with id {own_id} already exists.") from error
         return _session(created, [])
