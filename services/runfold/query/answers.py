@@ -6,7 +6,7 @@ from contextlib import aclosing
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
-_WHOLE_BYTES_MAX = 4 * 1024 * 1024
+_WHOLE_BYTES_MAX = 2 * 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
 
 JSON = "application/json"
