@@ -186,7 +186,9 @@ def _given(settings: Settings) -> dict[str, Any]:
 @asynccontextmanager
 async def _database() -> AsyncIterator[BaseSessionService]:
     with tempfile.TemporaryDirectory(prefix="runfold-bench-") as folder:
-        service = DatabaseSessionService(f"sqlite+aiosqlite:///{Path(folder)}/sessions.db")
+        service = DatabaseSessionService(
+            f"sqlite+aiosqlite:///{Path(folder)}/sessions.db", connect_args={"timeout": 60}
+        )
         try:
             yield service
         finally:

@@ -10,6 +10,7 @@ from agent import root_agent
 from google.adk.runners import Runner
 from google.genai import types
 
+from runfold import UnavailableError
 from runfold.adk import RunfoldSessionService
 
 APP, USER = "support", "ann"
@@ -40,7 +41,10 @@ def main() -> None:
     )
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="what the customer says, turn by turn")
     given = parser.parse_args()
-    asyncio.run(converse(given.url, given.session, given.texts))
+    try:
+        asyncio.run(converse(given.url, given.session, given.texts))
+    except UnavailableError as error:
+        raise SystemExit(f"{error}; is `runfold dev` running there?") from error
 
 
 if __name__ == "__main__":

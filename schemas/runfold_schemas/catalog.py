@@ -12,6 +12,7 @@ class Life(BaseModel):
     log_id: str
     agent_id: str
     session_id: str | None = None
+    user_id: str | None = None
     ended: bool = False
     deleted: bool = False
     """Nothing of it is to be read any more; its topic is gone or goes."""

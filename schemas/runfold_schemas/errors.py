@@ -152,7 +152,7 @@ class NotYetVisibleError(RunfoldError):
 
 
 class UnavailableError(RunfoldError):
-    """A server that we need does not answer. `server` is "Kafka" or "MongoDB"."""
+    """A server that we need does not answer. `server` is "Kafka", "MongoDB" or "The projector"."""
 
     retriable = True
 

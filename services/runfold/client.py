@@ -168,9 +168,9 @@ class Runfold:
     def _standing_lives(self) -> Iterator[Life]:
         return (life for life in self.catalog.lives() if not life.deleted)
 
-    def run_of(self, life: Life, *, turn_id: str | None = None, is_new: bool = False) -> Run:
-        """The run of a life that is known already."""
-        return Run(self.settings, self.catalog, self.publisher, life, turn_id=turn_id, is_new=is_new)
+    def run_of(self, life: Life, **options: Any) -> Run:
+        """The run of a life that is known already; `options` are those of `Run`."""
+        return Run(self.settings, self.catalog, self.publisher, life, **options)
 
     async def _first_life(self, opened: Life) -> Life:
         """The life that stands, which is the first in the catalog's order; `opened` goes if it is another one."""

@@ -22,6 +22,7 @@ from runfold.log.catalog import CatalogView, bell_record, partition_of
 from runfold.log.publisher import Ack, Outgoing, Publisher, record_size
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
+from runfold.log.shared import forward
 from runfold.responses import record_stream
 from runfold_projections.admission import Admission, Admitted
 from runfold_projections.ledger import build_messages_from_log
@@ -78,13 +79,16 @@ class Run:
         *,
         turn_id: str | None = None,
         is_new: bool = False,
+        forwards: bool = True,
     ) -> None:
+        """With `forwards`, changes of shared state are told to those who decide them as soon as they are durable."""
         topics = Topics(settings.prefix)
         self._settings = settings
         self._catalog = catalog
         self._catalog_topic = topics.catalog
         self._publisher = publisher
         self._topic = topics.run(life.run_id, life.log_id)
+        self._forwards = forwards
         self._pending: dict[asyncio.Task[Position], None] = {}
         self._awake_since = time.monotonic() if is_new else float("-inf")
         self._ended = life.ended
@@ -353,6 +357,9 @@ class Run:
         else:
             self._awake_since = max(self._awake_since, sent_at)
         is_duplicate = await self._check_outcomes(events, first_offset=position.offset)
+        if self._forwards and not self._ended:
+            life = self.life
+            await forward(self._publisher, self._settings, events, app=life.agent_id, user=life.user_id)
         self._ended = self._ended or any(event.type in ENDINGS for event in events)
         return position._replace(is_duplicate=is_duplicate)
 

@@ -18,6 +18,8 @@ class SessionConnection:
     def __init__(self, url: str | None, settings: Mapping[str, Any]) -> None:
         if url is not None and settings:
             raise ValueError(f"either a url or {', '.join(settings)}: the API knows its own servers")
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} is no URL of Runfold's API: it begins with http:// or https://")
         self._url = url
         self._settings = settings
         self._stack = AsyncExitStack()

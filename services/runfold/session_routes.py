@@ -321,7 +321,7 @@ def _add_events(router: APIRouter, state: _State) -> None:
     )
     async def read_events(*, session_id: SessionId, wanted: Wanted, limit: LimitOfEvents = None) -> Response:
         """Events in the order of the log. An answer holds `limit` of them or 4 MB, or all of the `newest`; go on with
-        `first_offset` = `next_offset` until that is `end_offset`.
+        `first_offset` = `next_offset` until that has reached `end_offset`, or the one that you asked for.
         """
         if wanted.newest is not None:
             if limit is not None:

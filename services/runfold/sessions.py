@@ -113,7 +113,7 @@ class Sessions:
         await self._decide(forwards(opening, app=app, user=user))
         # From here on the catalog tells us if somebody else deletes it.
         self._runfold.catalog.watch(opening.run_id)
-        run = self._runfold.run_of(_life(record), is_new=True)
+        run = self._runfold.run_of(_life(record), is_new=True, forwards=False)
         self._remember(record, run, 1)
         shared = await self._reader.values([app_scope(app), user_scope(app, user)])
         return _new_session(record, opening, shared)
@@ -251,7 +251,7 @@ class Sessions:
         if found.ended:
             raise SessionEndedError(record.session_id)
         life = await self._runfold.catalog.lookup(record.run_id) or _life(record)
-        return self._remember(record, self._runfold.run_of(life), found.next_offset)
+        return self._remember(record, self._runfold.run_of(life, forwards=False), found.next_offset)
 
     async def _append(
         self, session_id: str, batch: Sequence[Data | AnyEvent], envelope: Mapping[str, Any]
@@ -424,4 +424,10 @@ def _new_session(record: SessionRecord, opening: AnyEvent, shared: Mapping[str, 
 
 
 def _life(record: SessionRecord) -> Life:
-    return Life(run_id=record.run_id, log_id=record.log_id, agent_id=record.app, session_id=record.session_id)
+    return Life(
+        run_id=record.run_id,
+        log_id=record.log_id,
+        agent_id=record.app,
+        session_id=record.session_id,
+        user_id=record.user,
+    )

@@ -108,7 +108,17 @@ _EVENT: Final = {
         "turn_id": _schema(TurnId),
         "labels": _schema(Labels),
         "message_id": _schema(MessageId),
-        "expected_offset": {"type": "integer", "minimum": -1},
+        "expected_offset": {
+            "type": "integer",
+            "minimum": -1,
+            "description": "accept this event, which is then sent alone, only if nothing came behind this offset: a"
+            " session's `last_offset`, say; -1 for an empty log",
+        },
+        "state_delta": {
+            "type": "object",
+            "description": "keys of state with their new values, null being one: `app:` keys are shared by all users of"
+            " the app, `user:` keys by all sessions of the user, `temp:` keys are not stored, all others are the run's own",
+        },
     },
 }
 

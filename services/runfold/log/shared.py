@@ -1,6 +1,6 @@
 """The topics that many runs share: what is appended to them, and one partition read from its beginning."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from aiokafka import TopicPartition
 
@@ -9,7 +9,7 @@ from runfold.log.publisher import Ack, Outgoing, Publisher
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
 from runfold_projections.session import shared_event
-from runfold_projections.state import Forward
+from runfold_projections.state import Forward, fits, forwards
 from runfold_schemas.codec import Record, encode, headers
 from runfold_schemas.errors import UndecodableError
 from runfold_schemas.events import AnyEvent
@@ -24,6 +24,15 @@ async def send_shared(publisher: Publisher, settings: LogSettings, forward: Forw
         headers=headers(forward.event, source=settings.source),
     )
     return await publisher.send(Topics(settings.prefix).sessions, record, partition=partition_of(forward.key))
+
+
+async def forward(
+    publisher: Publisher, settings: LogSettings, events: Iterable[AnyEvent], *, app: str, user: str | None
+) -> None:
+    """Tells those who decide it what these events of a run change of state that others share."""
+    changes = [one for event in events if event.state_delta for one in forwards(event, app=app, user=user)]
+    for ack in [await send_shared(publisher, settings, one) for one in changes if fits(one)]:
+        await publisher.wait(ack)
 
 
 async def read_shared(settings: LogSettings, partition: int) -> AsyncIterator[list[Record]]:

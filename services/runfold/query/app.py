@@ -156,7 +156,8 @@ def _add_events(routes: APIRouter, reading: Reading) -> None:
         source: From = "snapshot",
     ) -> Response:
         """Records in the order of the log, each with its offset, time and outcome. An answer holds `limit` of them or
-        4 MB; go on with `first_offset` = `next_offset` until that is `end_offset`.
+        4 MB; go on with `first_offset` = `next_offset` until that has reached `end_offset`, or the
+        one that you asked for.
         """
         history = await reading.runs.history(run_id, min_offset=min_offset, source=source)
         end = history.end if end_offset is None else min(end_offset, history.end)

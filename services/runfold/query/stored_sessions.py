@@ -166,9 +166,8 @@ class StoredSessions:
                 return None
             if time.monotonic() > until:
                 raise UnavailableError(
-                    "MongoDB",
-                    reason=f"{self._topics.sessions} was not projected to its end within {self._wait_timeout_seconds:g} s:"
-                    " is a projector at work?",
+                    "The projector",
+                    reason=f"{self._topics.sessions} was not projected to its end within {self._wait_timeout_seconds:g} s",
                 )
             await asyncio.sleep(pause)
             pause = min(1.5 * pause, _POLL_SECONDS_MAX)

@@ -60,6 +60,7 @@ class RunState:
             log_id=self.log_id,
             agent_id=record.agent_id,
             session_id=record.session_id,
+            user_id=record.user_id,
             ended=self.ended,
         )
 
