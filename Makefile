@@ -27,7 +27,7 @@ check: .venv/.installed ## style, types, layers, generated schemas
 	$(BIN)/python -m runfold_schemas.generate --check
 
 test: .venv/.installed ## all tests, on real servers
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: .venv/.installed ## the measurements, as a table
 	$(BIN)/python benchmarks/run.py

@@ -67,7 +67,8 @@ async def test_a_service_stops_though_neither_kafka_nor_mongodb_has_answered(par
 
 
 async def test_unknown_runs_are_named(environment: dict[str, str]) -> None:
-    process = await started("serve", "projector", f"--port={free_port()}", **environment)
+    # Its health is one port further, and that is all it listens on.
+    process = await started("serve", "projector", f"--port={free_port() - 1}", **environment)
     try:
         for command in ("replay", "verify"):
 

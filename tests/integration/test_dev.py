@@ -1,6 +1,7 @@
 """`runfold dev` as a process: what dies comes back, what was acknowledged is kept, and nothing is left behind."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -94,7 +95,7 @@ async def dev(
     data: Path, *, ends_by: signal.Signals, code: int
 ) -> AsyncIterator[tuple[list[str], httpx.AsyncClient]]:
     """`runfold dev` with its data in `data`, what it says, and a client of its API."""
-    port = free_port()
+    port = two_free_ports()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "runfold.cli", "dev", f"--data={data}", f"--port={port}"),
         *(f"--kafka-port={free_port()}", f"--mongo-port={free_port()}"),
@@ -105,7 +106,12 @@ async def dev(
     said: list[str] = []
     listening = asyncio.create_task(listen(process, said))
     try:
-        await until(lambda: says(said, "Ctrl-C stops everything"), seconds=START_SECONDS, what="the stack")
+
+        async def is_up_or_over() -> bool:
+            return process.returncode is not None or await says(said, "Ctrl-C stops everything")
+
+        await until(is_up_or_over, seconds=START_SECONDS, what=f"the stack, which said {said},")
+        assert process.returncode is None, said
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as api:
             yield said, api
         process.send_signal(ends_by)
@@ -116,6 +122,14 @@ async def dev(
             process.kill()  # its children are on a leash
             await process.wait()
         await listening
+
+
+def two_free_ports() -> int:
+    """The first of two that follow each other: the projector's health is one port further."""
+    while True:
+        port = free_port()
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port + 1)):
+            return port
 
 
 async def listen(process: asyncio.subprocess.Process, said: list[str]) -> None:
