@@ -1,6 +1,8 @@
 """The projector as a real process that a test can kill, or as a worker in this one, and what it stores."""
 
 import asyncio
+import contextlib
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -113,3 +115,11 @@ async def until(
         assert time.monotonic() - began < seconds, f"{what} did not come true within {seconds} s"
         await asyncio.sleep(0.002)
     return time.monotonic() - began
+
+
+def two_free_ports() -> int:
+    """The first of two that follow each other: the projector's health is one port further."""
+    while True:
+        port = free_port()
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port + 1)):
+            return port

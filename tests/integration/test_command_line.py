@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.processes import until
+from tests.processes import two_free_ports, until
 
 from runfold.local import free_port, ready_url
 
@@ -55,7 +55,7 @@ async def test_a_service_stops_though_neither_kafka_nor_mongodb_has_answered(par
     process = await started(
         "serve",
         part,
-        f"--port={free_port()}",
+        f"--port={two_free_ports()}",
         RUNFOLD_KAFKA=NOBODY_LISTENS,
         RUNFOLD_MONGO=f"mongodb://{NOBODY_LISTENS}",
     )

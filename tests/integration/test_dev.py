@@ -1,7 +1,6 @@
 """`runfold dev` as a process: what dies comes back, what was acknowledged is kept, and nothing is left behind."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.processes import until
+from tests.processes import two_free_ports, until
 
 from runfold.local import free_port
 
@@ -46,7 +45,7 @@ async def test_services_that_die_come_back_and_data_outlives_the_stack(tmp_path:
 async def test_a_port_that_is_taken_is_told_before_anything_is_started(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        said = await refusal(tmp_path, f"--port={free_port()}", f"--kafka-port={taken}")
+        said = await refusal(tmp_path, f"--port={two_free_ports()}", f"--kafka-port={taken}")
 
     assert said == (
         f"error: --kafka-port: port {taken} cannot be listened on (Address already in use): choose another one\n"
@@ -122,14 +121,6 @@ async def dev(
             process.kill()  # its children are on a leash
             await process.wait()
         await listening
-
-
-def two_free_ports() -> int:
-    """The first of two that follow each other: the projector's health is one port further."""
-    while True:
-        port = free_port()
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port + 1)):
-            return port
 
 
 async def listen(process: asyncio.subprocess.Process, said: list[str]) -> None:
