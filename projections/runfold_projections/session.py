@@ -76,8 +76,8 @@ class SharedFold:
         self._before = sessions
         self._is_first = is_first
         self.sessions: dict[str, SessionRecord | None] = {}
-        self.deleted: list[tuple[SessionRecord, datetime]] = []
-        """Each with the time at which it was deleted."""
+        self.deleted: list[tuple[SessionRecord, int]] = []
+        """Each with the offset at which it was deleted."""
         self.values: dict[tuple[str, str], Value] = {}
         """By scope and key."""
 
@@ -86,7 +86,7 @@ class SharedFold:
             return
         match event.data:
             case SessionCreated() | SessionUpdated() | SessionDeleted() as fact:
-                self._take_fact(fact.session_id, event)
+                self._take_fact(fact.session_id, event, offset)
             case StateChanged():
                 prefix = _SCOPES[key.partition(":")[0]]
                 for name, value in (event.state_delta or {}).items():
@@ -95,13 +95,13 @@ class SharedFold:
             case _:
                 pass
 
-    def _take_fact(self, session_id: str, event: AnyEvent) -> None:
+    def _take_fact(self, session_id: str, event: AnyEvent, offset: int) -> None:
         before = self.sessions[session_id] if session_id in self.sessions else self._before.get(session_id)
         after = apply(before, event)
         if after is not before:
             self.sessions[session_id] = after
             if before is not None and after is None:
-                self.deleted.append((before, event.timestamp))
+                self.deleted.append((before, offset))
 
 
 def shared_event(record: Record) -> tuple[str, AnyEvent]:

@@ -8,12 +8,11 @@ from runfold.log.catalog import partition_of
 from runfold.log.reader import LogGoneError
 from runfold.log.settings import LogSettings
 from runfold.log.shared import decided_event, read_shared
-from runfold.session import EventsWanted, Logged, Session, has_expired
+from runfold.session import EventsWanted, Logged, Session, has_expired, life_of
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold
 from runfold_projections.session import SessionRecord, SharedFold
 from runfold_projections.state import own_changes
-from runfold_schemas.catalog import Life
 from runfold_schemas.errors import InvalidEventError, InvalidIdError, UndecodableError
 from runfold_schemas.events import ABOUT_THE_RUN, AnyEvent
 from runfold_schemas.sessions import app_scope, session_key, user_scope
@@ -101,11 +100,6 @@ async def fold_shared(settings: LogSettings, partitions: Iterable[int]) -> Share
 
 def _values_of(folded: SharedFold, scopes: Sequence[str]) -> dict[str, Any]:
     return {key: value.value for (scope, key), value in folded.values.items() if scope in scopes}
-
-
-def life_of(record: SessionRecord) -> Life:
-    """The life of the session's own run."""
-    return Life(run_id=record.run_id, log_id=record.log_id, agent_id=record.app, session_id=record.session_id)
 
 
 def shared_scopes(record: SessionRecord) -> list[str]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from runfold.ids import new_event_id, new_log_id, uuid7
 from runfold.log.shared import send_shared
 from runfold.run import Position, Run, outgoing
-from runfold.session import EventsWanted, Session, SessionReader, has_expired
+from runfold.session import EventsWanted, Session, SessionReader, has_expired, life_of
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold
 from runfold_projections.session import SessionRecord
@@ -33,7 +33,6 @@ from runfold_projections.state import (
     own_keys,
     without_temporary,
 )
-from runfold_schemas.catalog import Life
 from runfold_schemas.codec import Record, encode, new_data, new_event
 from runfold_schemas.data import Data
 from runfold_schemas.errors import (
@@ -102,6 +101,7 @@ class Sessions:
         )
         await self._make_room(session_id, now)
         opening = _opening(created, checked_state(state or {}, field="state"), now)
+        shared = _shared([opening], app=app, user=user)
         topic = self._runfold.topics.run(opening.run_id, created.log_id)
         await self._runfold.open_topic(topic, opening)
         await self._decide([_fact(created, session_id, opening.run_id, now)])
@@ -109,14 +109,14 @@ class Sessions:
         if record is None or record.run_id != opening.run_id:
             await self._runfold.delete_topic(topic)
             raise SessionConflictError(session_id)
-        await self._runfold.announce(_life(record))
-        await self._decide(forwards(opening, app=app, user=user))
+        await self._runfold.announce(life_of(record))
+        await self._decide(shared)
         # From here on the catalog tells us if somebody else deletes it.
         self._runfold.catalog.watch(opening.run_id)
-        run = self._runfold.run_of(_life(record), is_new=True, forwards=False)
+        run = self._runfold.run_of(life_of(record), is_new=True, forwards=False)
         self._remember(record, run, 1)
-        shared = await self._reader.values([app_scope(app), user_scope(app, user)])
-        return _new_session(record, opening, shared)
+        values = await self._reader.values([app_scope(app), user_scope(app, user)])
+        return _new_session(record, opening, values)
 
     async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session:
         """The session with its state, and with its events if they are wanted. Raises `SessionNotFoundError`."""
@@ -250,7 +250,7 @@ class Sessions:
         found = await self._reader.view(record, None)
         if found.ended:
             raise SessionEndedError(record.session_id)
-        life = await self._runfold.catalog.lookup(record.run_id) or _life(record)
+        life = await self._runfold.catalog.lookup(record.run_id) or life_of(record)
         return self._remember(record, self._runfold.run_of(life, forwards=False), found.next_offset)
 
     async def _append(
@@ -271,15 +271,7 @@ class Sessions:
         if not events:
             return []
         events = [_checked(event, opened.run) for event in events]
-        shared = [
-            forward
-            for event in events
-            if event.state_delta
-            for forward in forwards(event, app=opened.record.app, user=opened.record.user)
-        ]
-        for forward in shared:
-            if not fits(forward):
-                raise EventTooLargeError(size=len(encode(forward.event)), limit=FORWARD_BYTES_MAX)
+        shared = _shared(events, app=opened.record.app, user=opened.record.user)
         async with self._told_of_session(opened, events):
             if len(events) == 1:
                 positions = [await opened.run.publish(events[0])]
@@ -380,6 +372,15 @@ def _events(run: Run, batch: Sequence[Data | AnyEvent], envelope: Mapping[str, A
     return [run.event(one, **envelope) if isinstance(one, Data) else one for one in batch]
 
 
+def _shared(events: Iterable[AnyEvent], *, app: str, user: str) -> list[Forward]:
+    """What the events change that others share. Raises `EventTooLargeError` where that could not be forwarded."""
+    shared = [one for event in events if event.state_delta for one in forwards(event, app=app, user=user)]
+    for forward in shared:
+        if not fits(forward):
+            raise EventTooLargeError(size=len(encode(forward.event)), limit=FORWARD_BYTES_MAX)
+    return shared
+
+
 def _checked(event: AnyEvent, run: Run) -> AnyEvent:
     if event.run_id != run.run_id:
         raise RejectedError(event.run_id, offset=-1, reason="its session was deleted, and created anew since")
@@ -420,14 +421,4 @@ def _new_session(record: SessionRecord, opening: AnyEvent, shared: Mapping[str, 
         next_offset=1,
         last_offset=0,
         state={**own_keys(opening.state_delta), **shared},
-    )
-
-
-def _life(record: SessionRecord) -> Life:
-    return Life(
-        run_id=record.run_id,
-        log_id=record.log_id,
-        agent_id=record.app,
-        session_id=record.session_id,
-        user_id=record.user,
     )

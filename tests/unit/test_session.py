@@ -146,7 +146,7 @@ def test_a_scope_takes_only_keys_of_its_own_beginning():
     assert fold.values == {(APP, "app:k"): Value(1, 4)}
 
 
-def test_what_was_deleted_is_told_with_its_time():
+def test_what_was_deleted_is_told_with_its_offset():
     deleted = event(SessionDeleted(session_id="s"), run_id=RUN)
     fold = plain_fold(
         [
@@ -155,7 +155,7 @@ def test_what_was_deleted_is_told_with_its_time():
         ]
     )
 
-    assert [(session.run_id, moment) for session, moment in fold.deleted] == [(RUN, deleted.timestamp)]
+    assert [(session.run_id, offset) for session, offset in fold.deleted] == [(RUN, 1)]
     assert fold.sessions == {"s": None}
 
 

@@ -6,7 +6,7 @@ A crash between any two repeats work and loses nothing, and so does another owne
 everything is written over what is older only.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from aiokafka import TopicPartition
@@ -16,6 +16,7 @@ from runfold.log.catalog import partition_of
 from runfold.log.shared import decided_event
 from runfold.log.tail import Slice
 from runfold.projector.writer import Writer
+from runfold.session import life_of
 from runfold.store.runs import RunStore
 from runfold.store.sessions import SessionStore
 from runfold.store.state import Entry, StateStore
@@ -66,10 +67,11 @@ class SharedTopic:
         await self._writer.bury(
             [(_name(part.partition), bad) for bad in undecodable if bad.record.offset >= told]
         )
-        fold, deleted = await self._folded(keyed, {record.offset: record.log_time for record in part.records})
+        fold = await self._folded(keyed)
+        times = {record.offset: record.log_time for record in part.records}
         await self._values.save(Entry(scope, key, value) for (scope, key), value in fold.values.items())
-        for session, deleted_ms in deleted:
-            await self._delete_runs(session, deleted_ms)
+        for session, offset in fold.deleted:
+            await self._delete_runs(session, times[offset])
         await self._sessions.save(fold.sessions, position=part.next_offset)
         await self._sessions.save_position(part.partition.partition, part.next_offset)
 
@@ -85,27 +87,17 @@ class SharedTopic:
                 event = new_event(deleted, event_id=new_event_id(), run_id=session.run_id, timestamp=now)
                 await self._writer.share(Forward(key, event))
 
-    async def _folded(
-        self, keyed: Sequence[Keyed], times: Mapping[int, int]
-    ) -> tuple[SharedFold, list[tuple[SessionRecord, int]]]:
-        """The fold, and the sessions that it deletes, each with the broker's time of that."""
+    async def _folded(self, keyed: Sequence[Keyed]) -> SharedFold:
         await self._sessions.note((key, event.event_id, offset) for key, event, offset in keyed)
         firsts = await self._sessions.first_offsets((key, event.event_id) for key, event, _ in keyed)
         before = await self._sessions.get(sorted(_session_ids(keyed)))
         fold = SharedFold(before, is_first=lambda key, event_id, offset: firsts[key, event_id] == offset)
-        deleted: list[tuple[SessionRecord, int]] = []
         for key, event, offset in keyed:
             fold.take(key, event, offset)
-            deleted += ((session, times[offset]) for session, _ in fold.deleted[len(deleted) :])
-        return fold, deleted
+        return fold
 
     async def _delete_runs(self, session: SessionRecord, deleted_ms: int) -> None:
-        own = Life(
-            run_id=session.run_id,
-            log_id=session.log_id,
-            agent_id=session.app,
-            session_id=session.session_id,
-        )
+        own = life_of(session)
         gone = []
         if await self._is_own(own):
             # Before the others are looked for: who adds one that is not there yet looks for this afterwards.

@@ -20,8 +20,8 @@ from runfold.log.settings import LogSettings
 from runfold.query.history import History, Slice, SnapshotHistory
 from runfold.query.runs import RunReader
 from runfold.query.snapshots import Generation, Snapshots
-from runfold.session import EventsWanted, Logged, Session
-from runfold.session_log import is_shown, is_wanted, life_of, shared_scopes
+from runfold.session import EventsWanted, Logged, Session, life_of
+from runfold.session_log import is_shown, is_wanted, shared_scopes
 from runfold.store.sessions import SessionFilter
 from runfold.store.state import own_scope
 from runfold_projections.run import fold
