@@ -1,8 +1,9 @@
 """Sessions for tests in each of their ways, with a projector that can be stopped, and what is compared of them."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.ingesting import is_ready
 from tests.processes import until
@@ -19,6 +20,9 @@ from runfold.store.database import connect
 from runfold.store.generations import Generations
 from runfold.verify import verify
 from runfold.verify_sessions import verify_own_state, verify_sessions
+from runfold_schemas.errors import RunfoldError
+
+T = TypeVar("T")
 
 WAYS = ("log", "stored", "http")
 
@@ -45,13 +49,39 @@ class Projector:
         await self.start()
 
     async def differences(self) -> list[Any]:
-        stored, log = self.stored, self._settings.log()
-        sessions, values = stored.sessions, stored.values
-        differences: list[Any] = []
-        async for run_id, found in verify(log, stored.pages, stored.runs, wait_seconds=20):
-            differences += found
-            differences += await verify_own_state(log, stored.runs, values, run_id)
-        return differences + (await verify_sessions(log, sessions, values, wait_seconds=20))[1]
+        return await differences(self._settings, self.stored)
+
+
+async def differences(settings: Settings, stored: Projected) -> list[Any]:
+    """Between MongoDB and the log, of runs, of their state and of sessions."""
+    log, found = settings.log(), []
+    async for run_id, of_run in verify(log, stored.pages, stored.runs, wait_seconds=20):
+        found += of_run
+        found += await verify_own_state(log, stored.runs, stored.values, run_id)
+    return found + (await verify_sessions(log, stored.sessions, stored.values, wait_seconds=20))[1]
+
+
+async def check_rebuild(settings: Settings) -> None:
+    """Drops all that is in MongoDB, lets a projector begin again from the logs, and compares all that can be read."""
+    async with opened("stored", settings) as sessions:
+        before = await everything(sessions)
+        assert before
+        async with connect(settings.mongo, settings.database) as database:
+            await Generations(database).drop_all()
+        async with projected(settings) as stored:
+            assert await patiently(lambda: everything(sessions)) == before
+            assert await differences(settings, stored) == []
+
+
+async def patiently(read: Callable[[], Awaitable[T]]) -> T:
+    """What is read once enough is projected."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await read()
+            except RunfoldError as error:
+                if not error.retriable:
+                    raise
 
 
 @asynccontextmanager

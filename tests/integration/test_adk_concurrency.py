@@ -10,6 +10,10 @@ from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.session import Session
 from tests import adk_services
 from tests.adk_services import USER, change, ids, said, stored
+from tests.querying import Projected
+from tests.session_verbs import check_rebuild
+
+from runfold.settings import Settings
 
 app, opening, service = adk_services.app, adk_services.opening, adk_services.service
 
@@ -191,3 +195,7 @@ async def test_a_session_deleted_under_its_writers_stays_deleted(service: BaseSe
     assert await service.get_session(app_name=app, user_id=USER, session_id="s") is None
     created = await service.create_session(app_name=app, user_id=USER, session_id="s")
     assert (await stored(service, created)).events == []
+
+
+async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings: Settings, stored: Projected):
+    await check_rebuild(settings)

@@ -8,6 +8,10 @@ from google.genai import types
 from tests import adk_services
 from tests.adk_events import BYTES, FREE, complete_actions, complete_event, parts
 from tests.adk_services import USER, said, stored
+from tests.querying import Projected
+from tests.session_verbs import check_rebuild
+
+from runfold.settings import Settings
 
 app, opening, service = adk_services.app, adk_services.opening, adk_services.service
 
@@ -76,3 +80,7 @@ async def through(service: BaseSessionService, app: str, event: Event) -> Event:
     session = await service.create_session(app_name=app, user_id=USER)
     await service.append_event(session, event)
     return (await stored(service, session)).events[0]
+
+
+async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings: Settings, stored: Projected):
+    await check_rebuild(settings)

@@ -9,6 +9,10 @@ from google.adk.sessions.base_session_service import BaseSessionService
 from tests import adk_services
 from tests.adk_events import FREE, complete_event, parts
 from tests.adk_services import USER, change, ids, said, stored
+from tests.querying import Projected
+from tests.session_verbs import check_rebuild
+
+from runfold.settings import Settings
 
 app, opening, service = adk_services.app, adk_services.opening, adk_services.service
 
@@ -227,3 +231,7 @@ async def test_an_equal_event_appended_to_the_session_read_again_is_stored_once(
 def exact(state: dict[str, Any]) -> list[str]:
     """The state as text, in which 1, 1.0 and True are three things."""
     return sorted(f"{key!r}: {value!r}" for key, value in state.items())
+
+
+async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings: Settings, stored: Projected):
+    await check_rebuild(settings)

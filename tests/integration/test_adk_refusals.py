@@ -12,6 +12,10 @@ from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.session import Session
 from tests import adk_services
 from tests.adk_services import USER, change, ids, said, stored
+from tests.querying import Projected
+from tests.session_verbs import check_rebuild
+
+from runfold.settings import Settings
 
 app, opening, service = adk_services.app, adk_services.opening, adk_services.service
 
@@ -143,3 +147,7 @@ async def refused(service: BaseSessionService, session: Session, event: Event) -
     user_state = await service.get_user_state(app_name=session.app_name, user_id=session.user_id)
     assert user_state.get("u") in (None, 1)
     return refusal.value
+
+
+async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings: Settings, stored: Projected):
+    await check_rebuild(settings)

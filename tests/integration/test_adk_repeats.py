@@ -6,9 +6,12 @@ from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.session import Session
 from tests import adk_services
 from tests.adk_services import THEIRS, USER, change, said, stored
+from tests.querying import Projected
+from tests.session_verbs import check_rebuild
 
 from runfold import UnavailableError
 from runfold.adk import RunfoldSessionService
+from runfold.settings import Settings
 
 pytestmark = pytest.mark.skipif(THEIRS is not None, reason="only our service loses answers here")
 
@@ -80,3 +83,7 @@ async def test_an_event_that_came_from_who_had_seen_more_is_stale(service: BaseS
         await service.append_event(behind, event)
 
     assert behind.events == []
+
+
+async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings: Settings, stored: Projected):
+    await check_rebuild(settings)

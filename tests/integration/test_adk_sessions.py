@@ -7,6 +7,10 @@ from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.session import Session
 from tests import adk_services
 from tests.adk_services import USER, change, ids, said, stored
+from tests.querying import Projected
+from tests.session_verbs import check_rebuild
+
+from runfold.settings import Settings
 
 app, opening, service = adk_services.app, adk_services.opening, adk_services.service
 
@@ -322,3 +326,7 @@ async def with_history(service: BaseSessionService, app: str, length: int) -> Se
 async def listed(service: BaseSessionService, app: str, user: str | None = None) -> set[tuple[str, str]]:
     found = (await service.list_sessions(app_name=app, user_id=user)).sessions
     return {(session.user_id, session.id) for session in found}
+
+
+async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings: Settings, stored: Projected):
+    await check_rebuild(settings)

@@ -6,6 +6,10 @@ import pytest
 from google.adk.sessions.base_session_service import BaseSessionService
 from tests import adk_services
 from tests.adk_services import USER, change, said, stored
+from tests.querying import Projected
+from tests.session_verbs import check_rebuild
+
+from runfold.settings import Settings
 
 app, opening, service = adk_services.app, adk_services.opening, adk_services.service
 
@@ -146,3 +150,7 @@ async def test_the_users_state_is_read_without_a_session(service: BaseSessionSer
     assert await service.get_user_state(app_name=app, user_id=USER) == {"a": {"deep": [1]}, "d": 2}
     assert await service.get_user_state(app_name=app, user_id="ben") == {}
     assert await service.get_user_state(app_name=f"{app}2", user_id=USER) == {}
+
+
+async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings: Settings, stored: Projected):
+    await check_rebuild(settings)

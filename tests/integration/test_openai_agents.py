@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -20,9 +20,9 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessa
 from tests.ingesting import is_ready
 from tests.processes import environment, until
 from tests.querying import served
-from tests.session_verbs import Projector
+from tests.session_verbs import Projector, patiently
 
-from runfold import EventAmended, InvalidEventError, Run, Runfold, UnavailableError, openai_agents
+from runfold import EventAmended, InvalidEventError, Run, Runfold, openai_agents
 from runfold.api import build_app
 from runfold.openai_agents import RunfoldSession
 from runfold.settings import Settings
@@ -438,16 +438,6 @@ async def everything(url: str) -> dict[str, Any]:
             async with RunfoldSession(session_id, url) as session:
                 found[session_id] = (await session.get_items(), ledger.raise_for_status().json())
     return found
-
-
-async def patiently(read: Callable[[], Awaitable[Any]]) -> Any:
-    """What is read once enough is projected."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await read()
-            except (httpx.HTTPStatusError, UnavailableError):
-                await asyncio.sleep(0.05)
 
 
 def _shown(part: Any) -> Any:

@@ -6,6 +6,7 @@ from uuid import uuid4
 import pytest
 from tests.processes import until
 from tests.querying import projected
+from tests.session_verbs import check_rebuild
 
 from runfold import Runfold
 from runfold.settings import Settings
@@ -32,3 +33,7 @@ async def test_an_expired_session_is_deleted_with_its_topic(settings: Settings):
         again = await sessions.create(app="shop", session_id="over")
         assert again.record.run_id != over.record.run_id
         assert (await sessions.view("kept")).record == kept.record
+
+
+async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings: Settings):
+    await check_rebuild(settings)

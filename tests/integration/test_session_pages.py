@@ -5,8 +5,11 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from tests.querying import Projected
+from tests.session_verbs import check_rebuild
 
 from runfold.http_sessions import HttpSessions
+from runfold.settings import Settings
 
 MEGABYTE = 1_000_000
 
@@ -55,3 +58,7 @@ async def test_a_limit_that_is_more_than_is_read_at_once_is_kept(api: httpx.Asyn
 
     assert await pages(api, app, 1000) == [newest_first]
     assert await pages(api, app, 55) == [newest_first[:55], newest_first[55:]]
+
+
+async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings: Settings, stored: Projected):
+    await check_rebuild(settings)

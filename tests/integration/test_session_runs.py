@@ -1,9 +1,12 @@
 """A session's run is a run like any other: what is published to it by itself is the session's as well."""
 
 import httpx
+from tests.querying import Projected
+from tests.session_verbs import check_rebuild
 
 from runfold import PlannerNote, Runfold
 from runfold.http_sessions import HttpSessions
+from runfold.settings import Settings
 
 
 async def test_what_the_run_changes_of_shared_state_is_read_at_once(url: str, runfold: Runfold):
@@ -29,3 +32,7 @@ async def test_so_it_is_over_http(url: str):
 
         assert published.status_code == 201
         assert (await sessions.view(record.session_id)).state == {"user:k": 1, "app:k": 2}
+
+
+async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings: Settings, stored: Projected):
+    await check_rebuild(settings)

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 from tests.processes import until
-from tests.session_verbs import WAYS, Projector, comparable, everything, opened
+from tests.session_verbs import WAYS, Projector, comparable, everything, opened, patiently
 
 from runfold import (
     AssistantMessage,
@@ -16,7 +16,6 @@ from runfold import (
     InvalidIdError,
     PlannerNote,
     RejectedError,
-    RunfoldError,
     ToolResult,
     UserMessage,
 )
@@ -456,17 +455,6 @@ async def test_everything_is_the_same_after_a_rebuild_from_the_logs(
     assert len(before) > 10
     assert await patiently(lambda: everything(sessions)) == before
     assert await projector.differences() == []
-
-
-async def patiently(read: Any) -> Any:
-    """What is read once enough is projected."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await read()
-            except RunfoldError as error:
-                if not error.retriable:
-                    raise
 
 
 async def is_gone(sessions: SessionVerbs, session_id: str) -> bool:
