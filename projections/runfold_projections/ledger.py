@@ -41,6 +41,7 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
+from runfold_schemas.memories import BankFact, GenerationRequested, MemoriesGenerated, MemoryChange
 from runfold_schemas.messages import Message, Provider, Role, ToolResultPart
 from runfold_schemas.sessions import (
     FrameworkEvent,
@@ -217,6 +218,8 @@ class LedgerStream:
                 # What it says stands in its place before the fold, as with an amendment.
                 return ()
             case StateChanged() | SessionCreated() | SessionUpdated() | SessionDeleted():
+                return ()
+            case MemoryChange() | GenerationRequested() | MemoriesGenerated() | BankFact():
                 return ()
             case _:
                 assert_never(event.data)

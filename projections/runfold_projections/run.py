@@ -42,6 +42,7 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
+from runfold_schemas.memories import BankFact, GenerationRequested, MemoriesGenerated, MemoryChange
 from runfold_schemas.sessions import (
     FrameworkEvent,
     SessionCreated,
@@ -165,6 +166,10 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
             | SessionCreated()
             | SessionUpdated()
             | SessionDeleted()
+            | MemoryChange()
+            | GenerationRequested()
+            | MemoriesGenerated()
+            | BankFact()
         ):
             return {}
         case _:

@@ -12,6 +12,14 @@ RunfoldError
 ├── SessionNotFoundError
 ├── SessionConflictError     the session id is taken
 ├── SessionEndedError        the session has ended: nothing is appended to it any more
+├── BankNotFoundError
+├── BankConflictError        the bank's id is taken
+├── BankNotEmptyError        a bank with memories is deleted only by force
+├── MemoryNotFoundError
+├── MemoryConflictError      the memory's id is taken
+├── MemoryChangedError       others kept changing the memory while it was changed here
+├── RevisionNotFoundError
+├── NoModelError             this needs a language model, and none is configured
 ├── RejectedError            the log refused the event (an `expected_offset` that lost, a lifecycle change after the end)
 ├── NotYetVisibleError       a read waited for an offset and its deadline passed
 ├── UnavailableError         Kafka or MongoDB does not answer; retry
@@ -125,6 +133,71 @@ class SessionEndedError(RunfoldError):
     def __init__(self, session_id: str) -> None:
         super().__init__(f"session {session_id!r} has ended: go on in a new one")
         self.session_id = session_id
+
+
+class BankNotFoundError(RunfoldError):
+    def __init__(self, bank_id: str) -> None:
+        super().__init__(f"bank {bank_id!r} does not exist: create it first")
+        self.bank_id = bank_id
+
+
+class BankConflictError(RunfoldError):
+    def __init__(self, bank_id: str) -> None:
+        super().__init__(f"bank {bank_id!r} exists already: choose another id")
+        self.bank_id = bank_id
+
+
+class BankNotEmptyError(RunfoldError):
+    def __init__(self, bank_id: str) -> None:
+        super().__init__(f"bank {bank_id!r} is not empty: delete it by force, with all that is in it")
+        self.bank_id = bank_id
+
+
+class MemoryNotFoundError(RunfoldError):
+    def __init__(self, bank_id: str, memory_id: str) -> None:
+        super().__init__(f"memory {memory_id!r} of bank {bank_id!r} does not exist, or exists no more")
+        self.bank_id = bank_id
+        self.memory_id = memory_id
+
+
+class MemoryConflictError(RunfoldError):
+    def __init__(self, bank_id: str, memory_id: str) -> None:
+        super().__init__(
+            f"memory {memory_id!r} of bank {bank_id!r} exists already: choose another id, or update it"
+        )
+        self.bank_id = bank_id
+        self.memory_id = memory_id
+
+
+class MemoryChangedError(RunfoldError):
+    retriable = True
+
+    def __init__(self, bank_id: str, memory_id: str) -> None:
+        super().__init__(
+            f"memory {memory_id!r} of bank {bank_id!r} was changed by others again and again: try again"
+        )
+        self.bank_id = bank_id
+        self.memory_id = memory_id
+
+
+class RevisionNotFoundError(RunfoldError):
+    def __init__(self, bank_id: str, memory_id: str, revision_id: str) -> None:
+        super().__init__(
+            f"memory {memory_id!r} of bank {bank_id!r} has no revision {revision_id!r}, or has it no more"
+        )
+        self.bank_id = bank_id
+        self.memory_id = memory_id
+        self.revision_id = revision_id
+
+
+class NoModelError(RunfoldError):
+    """Generating memories of conversations needs a language model."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "memories are generated of conversations by a language model, and none is configured: set RUNFOLD_GENERATION_MODEL"
+            " (for example openai:gpt-5-mini, with the provider's API key in its own variable)"
+        )
 
 
 class RejectedError(RunfoldError):

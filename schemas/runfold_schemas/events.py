@@ -22,6 +22,17 @@ from runfold_schemas.data import (
     TurnId,
     UserId,
 )
+from runfold_schemas.memories import (
+    BankCreated,
+    BankDeleted,
+    BankUpdated,
+    GenerationRequested,
+    MemoriesGenerated,
+    MemoryCreated,
+    MemoryDeleted,
+    MemoryRolledBack,
+    MemoryUpdated,
+)
 from runfold_schemas.messages import Base64, DocumentPart, ImagePart, Provider, ProviderData, UserPart
 from runfold_schemas.sessions import (
     FrameworkEvent,
@@ -167,32 +178,25 @@ class StandIn(BaseModel):
         self.said()
         return self
 
-    def said(
-        self,
-    ) -> "SystemMessage | UserMessage | AssistantMessage | Thinking | ToolCall | ToolResult | ProviderPart":
-        match self.type:
-            case "system_message":
-                return SystemMessage.model_validate(self.data)
-            case "user_message":
-                return UserMessage.model_validate(self.data)
-            case "assistant_message":
-                return AssistantMessage.model_validate(self.data)
-            case "thinking":
-                return Thinking.model_validate(self.data)
-            case "tool_call":
-                return ToolCall.model_validate(self.data)
-            case "tool_result":
-                return ToolResult.model_validate(self.data)
-            case "provider_part":
-                return ProviderPart.model_validate(self.data)
+    def said(self) -> "Saying":
+        return _STAND_INS[self.type].model_validate(self.data)
+
+
+Saying = SystemMessage | UserMessage | AssistantMessage | Thinking | ToolCall | ToolResult | ProviderPart
+_STAND_INS: Final[Mapping[str, type[Saying]]] = {
+    "system_message": SystemMessage,
+    "user_message": UserMessage,
+    "assistant_message": AssistantMessage,
+    "thinking": Thinking,
+    "tool_call": ToolCall,
+    "tool_result": ToolResult,
+    "provider_part": ProviderPart,
+}
 
 
 class EventAmended(Data):
-    """In the ledger the event at `offset` stands as `stand_ins`; with none of them it is left out. The log keeps it.
-
-    This is how a ledger is repaired that no provider accepts. The last amendment of an offset counts, and what is amended
-    is an event as it was published, never an amendment.
-    """
+    """In the ledger the event at `offset` stands as `stand_ins`, or not at all: so a ledger is repaired that no provider takes. The
+    last amendment of an offset counts. What is amended is an event as it was published, never an amendment."""
 
     offset: Count
     stand_ins: tuple[StandIn, ...] = ()
@@ -371,6 +375,42 @@ class SessionDeletedEvent(Event[SessionDeleted]):
     type: Literal["session_deleted"]
 
 
+class MemoryCreatedEvent(Event[MemoryCreated]):
+    type: Literal["memory_created"]
+
+
+class MemoryUpdatedEvent(Event[MemoryUpdated]):
+    type: Literal["memory_updated"]
+
+
+class MemoryDeletedEvent(Event[MemoryDeleted]):
+    type: Literal["memory_deleted"]
+
+
+class MemoryRolledBackEvent(Event[MemoryRolledBack]):
+    type: Literal["memory_rolled_back"]
+
+
+class GenerationRequestedEvent(Event[GenerationRequested]):
+    type: Literal["generation_requested"]
+
+
+class MemoriesGeneratedEvent(Event[MemoriesGenerated]):
+    type: Literal["memories_generated"]
+
+
+class BankCreatedEvent(Event[BankCreated]):
+    type: Literal["bank_created"]
+
+
+class BankUpdatedEvent(Event[BankUpdated]):
+    type: Literal["bank_updated"]
+
+
+class BankDeletedEvent(Event[BankDeleted]):
+    type: Literal["bank_deleted"]
+
+
 AnyEvent = (
     SystemMessageEvent
     | UserMessageEvent
@@ -397,5 +437,14 @@ AnyEvent = (
     | SessionCreatedEvent
     | SessionUpdatedEvent
     | SessionDeletedEvent
+    | MemoryCreatedEvent
+    | MemoryUpdatedEvent
+    | MemoryDeletedEvent
+    | MemoryRolledBackEvent
+    | GenerationRequestedEvent
+    | MemoriesGeneratedEvent
+    | BankCreatedEvent
+    | BankUpdatedEvent
+    | BankDeletedEvent
 )
 """Every kind. A fold that matches on them ends with `assert_never`, so a new kind is a type error until it is folded."""

@@ -57,8 +57,20 @@ class Topics:
         self.prefix = prefix
         self.catalog = f"{prefix}.runs"
         self.sessions = f"{prefix}.sessions"
+        self.memories = f"{prefix}.memories"
+        self.banks = f"{prefix}.banks"
         self.dead_letters = f"{prefix}.dead-letters"
         self.run_prefix = f"{prefix}.run."
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The topics that order what runs share."""
+        return self.sessions, self.memories, self.banks
+
+    def deciding(self, key: str) -> str:
+        """The topic that orders what is changed under this key."""
+        kinds = {"memory": self.memories, "bank": self.banks}
+        return kinds.get(key.partition(":")[0], self.sessions)
 
     def run(self, run_id: str, log_id: str) -> str:
         name = f"{self.run_prefix}{escape(check_id(run_id, name='run_id'))}.{log_id}"

@@ -30,6 +30,7 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
+from runfold_schemas.memories import BankFact, GenerationRequested, MemoriesGenerated, MemoryChange
 from runfold_schemas.sessions import (
     FrameworkEvent,
     SessionCreated,
@@ -115,6 +116,18 @@ def _said(event: AnyEvent) -> Said | None:  # noqa: C901, PLR0912  # a case for 
             return None
         case SessionCreated() | SessionUpdated() | SessionDeleted():
             return Said("session", event.type.removeprefix("session_"))
+        case MemoryChange(memory_id=memory_id):
+            fact = getattr(getattr(event.data, "memory", None), "fact", None)
+            did = f"{memory_id} {event.type.removeprefix('memory_')}"
+            return Said("memory", f"{did}: {fact}" if fact else did)
+        case GenerationRequested(scope=scope, reason=reason):
+            return Said("memory", f"to be generated for {_json(scope)}: {reason}")
+        case MemoriesGenerated(error=error) as generated:
+            counts = len(generated.created), len(generated.updated), len(generated.deleted)
+            told = "{} created, {} updated, {} deleted".format(*counts)
+            return Said("memory", f"nothing generated: {error}" if error else told)
+        case BankFact(bank_id=bank_id):
+            return Said("bank", f"{bank_id} {event.type.removeprefix('bank_')}")
         case RunOpened(agent_id=agent_id):
             return Said("run", f"opened for {agent_id}")
         case RunFailed(error=error):

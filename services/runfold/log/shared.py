@@ -17,13 +17,14 @@ from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
 
 
 async def send_shared(publisher: Publisher, settings: LogSettings, forward: Forward) -> Ack:
-    """Hands over an event for `{prefix}.sessions`, to the partition that decides its key."""
+    """Hands over an event to the topic and the partition that decide its key."""
     record = Outgoing(
         key=forward.key.encode(),
         value=encode(forward.event),
         headers=headers(forward.event, source=settings.source),
     )
-    return await publisher.send(Topics(settings.prefix).sessions, record, partition=partition_of(forward.key))
+    topic = Topics(settings.prefix).deciding(forward.key)
+    return await publisher.send(topic, record, partition=partition_of(forward.key))
 
 
 async def forward(

@@ -1,0 +1,403 @@
+"""Memories: facts in a scope, each with the history of its changes. A change is an event; its order in `{prefix}.memories` alone
+decides what it changes.
+
+    memories = runfold.memories
+    await memories.create_bank("travel")
+    memory = await memories.create("travel", Memory(fact="Prefers window seats", scope={"user": "ann"}))
+    await memories.update("travel", memory.memory_id, {"fact": "Prefers aisle seats"})
+    await memories.rollback("travel", memory.memory_id, memory.revision_id)
+
+Writing needs Kafka; what is read is a `MemoryReader`'s matter. Every verb returns when its effect can be read.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+
+from runfold.ids import new_event_id, uuid7
+from runfold.log.shared import send_shared
+from runfold.memory import MemoriesWanted, MemoryReader, Near, RevisionOptions
+from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
+from runfold_projections.state import Forward
+from runfold_schemas.codec import first_fault, new_data, new_event
+from runfold_schemas.errors import (
+    BankConflictError,
+    BankNotEmptyError,
+    BankNotFoundError,
+    InvalidEventError,
+    MemoryChangedError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+    RevisionNotFoundError,
+)
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.memories import (
+    NO_RUN,
+    REVISION_TTL,
+    BankConfig,
+    BankCreated,
+    BankDeleted,
+    BankFact,
+    BankUpdated,
+    Memory,
+    MemoryChange,
+    MemoryCreated,
+    MemoryDeleted,
+    MemoryRolledBack,
+    MemoryUpdated,
+    bank_key,
+    memory_key,
+)
+from runfold_schemas.topics import check_id
+
+if TYPE_CHECKING:
+    from runfold.client import Runfold
+
+_ATTEMPTS: Final = 20
+"""To change a memory that others change at the same time."""
+
+_PAGE: Final = 500
+
+
+class Memories:
+    """Every verb may raise `UnavailableError`, `InvalidIdError` and `InvalidEventError`; all that name a bank
+    `BankNotFoundError`.
+    """
+
+    def __init__(self, runfold: "Runfold", reader: MemoryReader) -> None:
+        self._runfold = runfold
+        self._reader = reader
+
+    # Banks.
+
+    async def create_bank(self, bank_id: str | None = None, config: BankConfig | None = None) -> BankRecord:
+        """A new bank, of a new id unless one is given. Raises `BankConflictError` where that is taken."""
+        name = check_id(str(uuid7()) if bank_id is None else bank_id, name="bank_id")
+        if await self._reader.bank(name) is not None:
+            raise BankConflictError(name)
+        created = _event(new_data(BankCreated, bank_id=name, config=config or BankConfig()))
+        await self._publish(bank_key(name), created)
+        bank = await self._reader.bank(name)
+        if bank is None or bank.created_by != created.event_id:
+            raise BankConflictError(name)
+        return bank
+
+    async def bank(self, bank_id: str) -> BankRecord:
+        found = await self._reader.bank(check_id(bank_id, name="bank_id"))
+        if found is None:
+            raise BankNotFoundError(bank_id)
+        return found
+
+    async def banks(
+        self, *, limit: int = 50, cursor: str | None = None
+    ) -> tuple[Sequence[BankRecord], str | None]:
+        """A page of banks, the newest first, and the cursor of the next page."""
+        return await self._reader.banks(limit=limit, cursor=cursor)
+
+    async def update_bank(self, bank_id: str, changes: Mapping[str, Any]) -> BankRecord:
+        """Sets these fields of the bank's configuration."""
+        bank = await self.bank(bank_id)
+        config = _changed(bank.config, changes)
+        await self._publish(bank_key(bank_id), _event(new_data(BankUpdated, bank_id=bank_id, config=config)))
+        return await self.bank(bank_id)
+
+    async def delete_bank(self, bank_id: str, *, force: bool = False) -> None:
+        """Deletes the bank; with `force` its memories before. Raises `BankNotEmptyError` without."""
+        await self.bank(bank_id)
+        if not force and (await self._reader.list(bank_id, MemoriesWanted(), limit=1, cursor=None))[0]:
+            raise BankNotEmptyError(bank_id)
+        await self.purge(bank_id)
+        await self._publish(bank_key(bank_id), _event(new_data(BankDeleted, bank_id=bank_id)))
+        await self._reader.bank(bank_id)  # which waits until no reader has it any more
+
+    # Memories.
+
+    async def create(
+        self,
+        bank_id: str,
+        memory: Memory,
+        *,
+        memory_id: str | None = None,
+        revision: RevisionOptions | None = None,
+    ) -> MemoryRecord:
+        """A new memory, of a new id unless one is given. Raises `MemoryConflictError` where that is taken.
+
+        Without `expires_at` the bank's time to live counts.
+        """
+        bank, now = await self.bank(bank_id), datetime.now(UTC)
+        name = str(uuid7()) if memory_id is None else memory_id
+        ttl = bank.config.create_ttl_seconds or bank.config.memory_ttl_seconds
+        change = new_data(
+            MemoryCreated,
+            bank_id=bank_id,
+            memory_id=name,
+            memory=with_expiry(memory, ttl, now),
+            **left(revision, bank, now),
+        )
+        refused = await self._change(change, now)
+        if refused is not None:
+            raise MemoryConflictError(bank_id, name)
+        return await self._found(bank_id, name)
+
+    async def get(self, bank_id: str, memory_id: str) -> MemoryRecord:
+        """Raises `MemoryNotFoundError`, also of one that was deleted or has expired."""
+        await self.bank(bank_id)
+        return await self._found(bank_id, memory_id)
+
+    async def list(
+        self,
+        bank_id: str,
+        wanted: MemoriesWanted | None = None,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[Sequence[MemoryRecord], str | None]:
+        """A page of memories, the newest first unless something else is wanted, and the cursor of the next page."""
+        await self.bank(bank_id)
+        return await self._reader.list(bank_id, wanted or MemoriesWanted(), limit=limit, cursor=cursor)
+
+    async def update(
+        self,
+        bank_id: str,
+        memory_id: str,
+        changes: Mapping[str, Any],
+        *,
+        revision: RevisionOptions | None = None,
+    ) -> MemoryRecord:
+        """Sets these fields of the memory, and leaves all others as they are, whoever changes them at the same time.
+
+        Raises `MemoryNotFoundError`, `MemoryChangedError`.
+        """
+        bank = await self.bank(bank_id)
+        for _ in range(_ATTEMPTS):
+            now = datetime.now(UTC)
+            found = await self._found(bank_id, memory_id)
+            change = new_data(
+                MemoryUpdated,
+                bank_id=bank_id,
+                memory_id=memory_id,
+                based_on=found.revision_id,
+                memory=_changed(found.memory, changes),
+                **left(revision, bank, now),
+            )
+            if not self._has_lost(await self._change(change, now), change):
+                return await self._found(bank_id, memory_id)
+        raise MemoryChangedError(bank_id, memory_id)
+
+    async def delete(self, bank_id: str, memory_id: str, *, revision: RevisionOptions | None = None) -> None:
+        """Deletes the memory; it can be rolled back for 48 hours. Raises `MemoryNotFoundError`."""
+        bank, now = await self.bank(bank_id), datetime.now(UTC)
+        change = new_data(MemoryDeleted, bank_id=bank_id, memory_id=memory_id, **left(revision, bank, now))
+        self._has_lost(await self._change(change, now), change)
+
+    async def rollback(
+        self,
+        bank_id: str,
+        memory_id: str,
+        revision_id: str,
+        *,
+        revision: RevisionOptions | None = None,
+    ) -> MemoryRecord:
+        """The memory holds again what it held after that revision, also if it was deleted since; this leaves a revision too.
+
+        Raises `RevisionNotFoundError`, `MemoryChangedError`, and `InvalidEventError` for the revision of a deletion.
+        """
+        bank = await self.bank(bank_id)
+        target = await self._reader.revision(bank_id, memory_id, revision_id)
+        if target is None:
+            raise RevisionNotFoundError(bank_id, memory_id, revision_id)
+        if target.memory is None:
+            raise InvalidEventError(
+                "a deletion holds nothing to roll back to: name an earlier revision", field="revision_id"
+            )
+        for _ in range(_ATTEMPTS):
+            now = datetime.now(UTC)
+            head = await self._reader.head(bank_id, memory_id)
+            if head is None or not head.can_be_rolled_back(now):
+                raise RevisionNotFoundError(bank_id, memory_id, revision_id)
+            change = new_data(
+                MemoryRolledBack,
+                bank_id=bank_id,
+                memory_id=memory_id,
+                based_on=head.changed_by,
+                memory=_restored(target.memory, head, bank, now),
+                revision_id=revision_id,
+                **left(revision, bank, now),
+            )
+            if not self._has_lost(await self._change(change, now), change):
+                return await self._found(bank_id, memory_id)
+        raise MemoryChangedError(bank_id, memory_id)
+
+    async def purge(self, bank_id: str, wanted: MemoriesWanted | None = None, *, force: bool = True) -> int:
+        """Deletes all memories of the bank that are wanted; how many. Without `force` they are only counted."""
+        count, cursor, doomed = 0, None, []
+        while True:
+            page, cursor = await self.list(bank_id, wanted, limit=_PAGE, cursor=cursor)
+            count += len(page)
+            doomed += [record.memory_id for record in page] if force else []
+            if cursor is None:
+                break
+        bank, now = await self.bank(bank_id), datetime.now(UTC)
+        for begin in range(0, len(doomed), _PAGE):
+            await self.change_all(
+                [
+                    new_data(MemoryDeleted, bank_id=bank_id, memory_id=memory_id, **left(None, bank, now))
+                    for memory_id in doomed[begin : begin + _PAGE]
+                ]
+            )
+        return count
+
+    async def nearest(
+        self,
+        bank_id: str,
+        scope: Mapping[str, str],
+        query: str,
+        *,
+        limit: int = 3,
+        matches: Callable[[MemoryRecord], bool] | None = None,
+    ) -> Sequence[Near]:
+        """The memories of exactly this scope that are nearest in meaning to the query, the nearest first."""
+        await self.bank(bank_id)
+        return await self._reader.nearest(bank_id, scope, query, limit=limit, matches=matches)
+
+    # Revisions.
+
+    async def revisions(
+        self,
+        bank_id: str,
+        memory_id: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[Sequence[Revision], str | None]:
+        """A page of a memory's revisions, the newest first, and the cursor of the next page. Raises `MemoryNotFoundError` where
+        there is neither a memory nor any revision of it.
+        """
+        await self.bank(bank_id)
+        found, following = await self._reader.revisions(
+            bank_id, memory_id, labels=labels or {}, limit=limit, cursor=cursor
+        )
+        if not found and await self._reader.find(bank_id, memory_id) is None:
+            head = await self._reader.head(bank_id, memory_id)
+            if head is None or not head.can_be_rolled_back(datetime.now(UTC)):
+                raise MemoryNotFoundError(bank_id, memory_id)
+        return found, following
+
+    async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision:
+        """Raises `RevisionNotFoundError`, also of a revision of another memory, and of one that has expired."""
+        await self.bank(bank_id)
+        found = await self._reader.revision(bank_id, memory_id, revision_id)
+        if found is None:
+            raise RevisionNotFoundError(bank_id, memory_id, revision_id)
+        return found
+
+    # What all changes have in common.
+
+    async def change_all(
+        self, changes: Sequence[MemoryChange], *, event_id: str | None = None, run_id: str = NO_RUN
+    ) -> Sequence[Refused | None]:
+        """Publishes changes of different memories, and returns when they are decided: for each why it was refused, or None."""
+        now = datetime.now(UTC)
+        events = [_event(change, event_id=event_id, run_id=run_id, now=now) for change in changes]
+        keys = [memory_key(change.bank_id, change.memory_id) for change in changes]
+        publisher, settings = self._runfold.publisher, self._runfold.settings
+        acks = [
+            await send_shared(publisher, settings, Forward(key, event))
+            for key, event in zip(keys, events, strict=True)
+        ]
+        positions = [await publisher.wait(ack) for ack in acks]
+        return await asyncio.gather(
+            *(
+                self._reader.refusal(key, event.event_id, position.offset)
+                for key, event, position in zip(keys, events, positions, strict=True)
+            )
+        )
+
+    async def _change(self, change: MemoryChange, now: datetime) -> Refused | None:
+        key, event = memory_key(change.bank_id, change.memory_id), _event(change, now=now)
+        return await self._reader.refusal(key, event.event_id, await self._publish(key, event))
+
+    async def _publish(self, key: str, event: AnyEvent) -> int:
+        """The offset of the event once it is durable."""
+        publisher, settings = self._runfold.publisher, self._runfold.settings
+        return (await publisher.wait(await send_shared(publisher, settings, Forward(key, event)))).offset
+
+    async def _found(self, bank_id: str, memory_id: str) -> MemoryRecord:
+        found = await self._reader.find(bank_id, memory_id)
+        if found is None:
+            raise MemoryNotFoundError(bank_id, memory_id)
+        return found
+
+    def _has_lost(self, refused: Refused | None, change: MemoryChange) -> bool:
+        """Whether another change came first, so that this one is to be made again."""
+        if refused is None:
+            return False
+        match refused.kind:
+            case "changed":
+                return True
+            case "scope":
+                raise InvalidEventError(refused.reason, field="scope")
+            case _:
+                raise MemoryNotFoundError(change.bank_id, change.memory_id)
+
+
+def left(revision: RevisionOptions | None, bank: BankRecord, now: datetime) -> dict[str, Any]:
+    """What a change says of its revision, by the request and else by the bank."""
+    given = revision or RevisionOptions()
+    ttl = bank.config.revision_ttl_seconds
+    kept = timedelta(seconds=ttl) if ttl is not None else REVISION_TTL
+    return {
+        "leaves_revision": not (given.disabled or bank.config.disable_revisions),
+        "revision_labels": dict(given.labels),
+        "revision_expires_at": given.expires_at or now + kept,
+        "extracted": tuple(given.extracted),
+    }
+
+
+def with_expiry(memory: Memory, ttl_seconds: float | None, now: datetime) -> Memory:
+    """The memory with the time to live that its bank gives it, unless it has one."""
+    if memory.expires_at is not None or ttl_seconds is None:
+        return memory
+    return memory.model_copy(update={"expires_at": now + timedelta(seconds=ttl_seconds)})
+
+
+def _restored(memory: Memory, head: Head, bank: BankRecord, now: datetime) -> Memory:
+    """What an earlier revision held, with the expiry that the memory has now, or would get if it were made now."""
+    if head.stands(now):
+        return memory.model_copy(update={"expires_at": head.expires_at})
+    ttl = bank.config.create_ttl_seconds or bank.config.memory_ttl_seconds
+    return with_expiry(memory.model_copy(update={"expires_at": None}), ttl, now)
+
+
+def _event(
+    data: MemoryChange | BankFact,
+    *,
+    event_id: str | None = None,
+    run_id: str = NO_RUN,
+    now: datetime | None = None,
+) -> AnyEvent:
+    return new_event(
+        data,
+        event_id=event_id or new_event_id(),
+        run_id=run_id,
+        timestamp=now or datetime.now(UTC),
+    )
+
+
+def _changed(before: Any, changes: Mapping[str, Any]) -> Any:
+    """`before` with these fields set, validated. Raises `InvalidEventError`, also for a field that there is none of."""
+    kind = type(before)
+    for name in changes:
+        if name not in kind.model_fields:
+            raise InvalidEventError(
+                f"there is no field {name!r}; known are {', '.join(kind.model_fields)}", field=name
+            )
+    try:
+        return kind.model_validate({**dict(before), **changes})
+    except ValidationError as error:
+        field, message = first_fault(error)
+        raise InvalidEventError(message, field=field) from error

@@ -1,0 +1,79 @@
+"""Memories as they are read, what reads them, and what can be said of a change."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, NamedTuple, Protocol
+
+from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
+from runfold_schemas.memories import ExtractedMemory
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionOptions:
+    """What is said of the revision that a change leaves. Without `expires_at` the bank decides, or it is kept for 365 days."""
+
+    disabled: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    expires_at: datetime | None = None
+    extracted: Sequence[ExtractedMemory] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoriesWanted:
+    """Which memories of a bank, and in which order. What is None does not restrict."""
+
+    scope: Mapping[str, str] | None = None
+    """Exactly this scope: all its pairs, and no others."""
+    matches: Callable[[MemoryRecord], bool] | None = None
+    order: Literal["created_at", "updated_at"] = "created_at"
+    ascending: bool = False
+
+
+class Near(NamedTuple):
+    """A memory with its distance from what was asked for: 0 is the same, 2 the opposite."""
+
+    record: MemoryRecord
+    distance: float
+
+
+class MemoryReader(Protocol):
+    """Where memories are read. Each answer has everything that was acknowledged before it was asked for, and nothing that has
+    expired.
+    """
+
+    async def bank(self, bank_id: str) -> BankRecord | None: ...
+
+    async def banks(self, *, limit: int, cursor: str | None) -> tuple[list[BankRecord], str | None]:
+        """A page of banks, the newest first, and the cursor of the next page."""
+
+    async def refusal(self, key: str, event_id: str, offset: int) -> Refused | None:
+        """Why the change at this offset was refused; None if it counts. Waits until that is decided."""
+
+    async def head(self, bank_id: str, memory_id: str) -> Head | None:
+        """What decides about the memory, also if it is gone."""
+
+    async def find(self, bank_id: str, memory_id: str) -> MemoryRecord | None: ...
+
+    async def revisions(
+        self, bank_id: str, memory_id: str, *, labels: Mapping[str, str], limit: int, cursor: str | None
+    ) -> tuple[list[Revision], str | None]:
+        """A page of a memory's revisions, the newest first, and the cursor of the next page if there is one."""
+
+    async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None: ...
+
+    async def nearest(
+        self,
+        bank_id: str,
+        scope: Mapping[str, str],
+        query: str,
+        *,
+        limit: int,
+        matches: Callable[[MemoryRecord], bool] | None,
+    ) -> list[Near]:
+        """The memories of exactly this scope that are nearest in meaning, the nearest first."""
+
+    async def list(
+        self, bank_id: str, wanted: MemoriesWanted, *, limit: int, cursor: str | None
+    ) -> tuple[list[MemoryRecord], str | None]:
+        """A page of memories, and the cursor of the next page if there is one."""
