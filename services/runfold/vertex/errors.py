@@ -1,0 +1,120 @@
+"""Errors as Google's clients read them: `{"error": {"code", "message", "status", "details"}}` with the same HTTP status."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final, Literal
+
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from runfold.web import problem_of
+from runfold_schemas.errors import (
+    BankNotEmptyError,
+    MemoryChangedError,
+    NoModelError,
+    RejectedError,
+    RunEndedError,
+    RunfoldError,
+    SessionEndedError,
+)
+
+Status = Literal[
+    "INVALID_ARGUMENT",
+    "FAILED_PRECONDITION",
+    "UNAUTHENTICATED",
+    "PERMISSION_DENIED",
+    "NOT_FOUND",
+    "ABORTED",
+    "ALREADY_EXISTS",
+    "RESOURCE_EXHAUSTED",
+    "INTERNAL",
+    "UNIMPLEMENTED",
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+]
+
+_CODES: Final[Mapping[Status, int]] = {
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "ABORTED": 409,
+    "ALREADY_EXISTS": 409,
+    "RESOURCE_EXHAUSTED": 429,
+    "INTERNAL": 500,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+
+_OF_HTTP: Final[Mapping[int, Status]] = {
+    HTTPStatus.BAD_REQUEST: "INVALID_ARGUMENT",
+    HTTPStatus.NOT_FOUND: "NOT_FOUND",
+    HTTPStatus.METHOD_NOT_ALLOWED: "NOT_FOUND",
+    HTTPStatus.CONFLICT: "ALREADY_EXISTS",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "INVALID_ARGUMENT",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "INVALID_ARGUMENT",
+    HTTPStatus.SERVICE_UNAVAILABLE: "UNAVAILABLE",
+    HTTPStatus.GATEWAY_TIMEOUT: "DEADLINE_EXCEEDED",
+}
+"""What another status of HTTP is called here; what is not here is of our own making."""
+
+
+class WireError(RunfoldError):
+    """An answer of this protocol that no other error of ours stands for."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status: Status = status
+
+
+def error_body(status: Status, message: str) -> JSONResponse:
+    code = _CODES[status]
+    error = {"code": code, "message": message, "status": status, "details": []}
+    headers = {"Retry-After": "1"} if status == "UNAVAILABLE" else None
+    return JSONResponse({"error": error}, code, headers)
+
+
+def status_of(error: RunfoldError) -> Status:
+    """What the error is called here."""
+    match error:
+        case WireError():
+            return error.status
+        case SessionEndedError() | RunEndedError() | BankNotEmptyError() | NoModelError():
+            return "FAILED_PRECONDITION"
+        case RejectedError() | MemoryChangedError():
+            return "ABORTED"
+        case _:
+            # Our own API has a status for every error there is.
+            return _OF_HTTP.get(problem_of(error).status_code, "INTERNAL")
+
+
+async def on_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RunfoldError)
+    return error_body(status_of(error), str(error))
+
+
+async def on_invalid(_: Request, error: Exception) -> JSONResponse:
+    """A message that is not what it should be: the first fault, by the path of its field."""
+    assert isinstance(error, ValidationError)
+    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    field = ".".join(map(str, fault["loc"]))
+    message = fault["msg"].removeprefix("Value error, ")
+    return error_body("INVALID_ARGUMENT", f"{field}: {message}" if field else message)
+
+
+async def on_http(request: Request, error: Exception) -> JSONResponse:
+    """An unknown path, an unknown method, a body that is too large."""
+    assert isinstance(error, HTTPException)
+    status = _OF_HTTP.get(error.status_code, "INTERNAL")
+    if status == "NOT_FOUND":
+        return error_body(status, f"there is no {request.method} {request.url.path}")
+    return error_body(status, error.detail)
+
+
+async def on_unexpected(_: Request, __: Exception) -> JSONResponse:
+    """The server's log has the rest."""
+    return error_body("INTERNAL", "an internal error")

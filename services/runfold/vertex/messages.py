@@ -1,0 +1,149 @@
+"""Messages as JSON: what all of them have in common.
+
+Google's clients write the fields of a message in camelCase at the top and in snake_case further in, so both are taken
+everywhere. Answers have camelCase. Fields that we do not know are passed over, as the protocol wants.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, ClassVar, Final, Self
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+PACKAGE: Final = "google.cloud.aiplatform.v1beta1"
+
+_DURATION: Final = re.compile(r"(-?)(\d{1,12})(?:\.(\d{1,9}))?s")
+
+_SECONDS_MAX: Final = 3_000_000_000
+"""A hundred years at the most, so that the sum of now and a duration is a date."""
+
+_DEPTH_MAX: Final = 100
+
+OPAQUE: Final = frozenset(
+    {
+        "args",
+        "artifactDelta",
+        "customMetadata",
+        "labels",
+        "partMetadata",
+        "rawEvent",
+        "requestedAuthConfigs",
+        "response",
+        "revisionLabels",
+        "scope",
+        "sessionState",
+        "stateDelta",
+    }
+)
+"""Fields whose values are their writers' own: no key in them is a field's name."""
+
+
+class Message(BaseModel):
+    """A message of the protocol."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        validate_by_alias=True,
+        validate_by_name=True,
+        extra="ignore",
+        frozen=True,
+    )
+
+    proto: ClassVar[str] = "google.protobuf.Struct"
+    """The type's full name, for where an answer has to say which message it is."""
+
+    one_of: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """Groups of fields of which one may be given."""
+
+    @model_validator(mode="after")
+    def _has_one_of_each(self) -> Self:
+        for group in self.one_of:
+            given = [to_camel(name) for name in group if getattr(self, name) is not None]
+            if len(given) > 1:
+                raise ValueError(f"only one of {' and '.join(given)} may be given")
+        return self
+
+    def json_form(self) -> dict[str, Any]:
+        """The message as JSON has it: without fields that say nothing, and with the nulls in opaque values."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class Empty(Message):
+    """Says nothing."""
+
+    proto = "google.protobuf.Empty"
+
+
+def camel(value: Any, *, depth: int = 0) -> Any:
+    """JSON with the names of fields in camelCase, but for what is below opaque fields.
+
+    For messages of which we do not know every field. Raises `ValueError` for what is nested too deep.
+    """
+    if depth > _DEPTH_MAX:
+        raise ValueError(f"nested deeper than {_DEPTH_MAX} levels")
+    if isinstance(value, list):
+        return [camel(each, depth=depth + 1) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    named = {camel_name(name): each for name, each in value.items()}
+    return {
+        name: each if name in OPAQUE else camel(each, depth=depth + 1)
+        for name, each in named.items()
+        if each is not None
+    }
+
+
+def camel_name(name: str) -> str:
+    """The name in camelCase; one that is so already stays as it is."""
+    first, *others = name.split("_")
+    return first + "".join(word[:1].upper() + word[1:] for word in others) if first and others else name
+
+
+def rfc3339(time: datetime) -> str:
+    """To the microsecond, in UTC."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, str | datetime):
+        return value
+    raise ValueError('a timestamp is a text such as "2030-01-02T03:04:05Z"')
+
+
+def _duration(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError('a duration is seconds with an s, such as "3.5s"')
+    sign, seconds, fraction = found.groups()
+    if int(seconds) > _SECONDS_MAX:
+        raise ValueError(f"a duration has {_SECONDS_MAX} seconds at the most")
+    length = timedelta(seconds=int(seconds), microseconds=int((fraction or "0").ljust(9, "0")[:6]))
+    return -length if sign else length
+
+
+def _seconds(length: timedelta) -> str:
+    seconds, rest = divmod(abs(length), timedelta(seconds=1))
+    fraction = f".{rest.microseconds:06}".rstrip("0") if rest else ""
+    return f"{'-' if length < timedelta(0) else ''}{seconds}{fraction}s"
+
+
+Timestamp = Annotated[AwareDatetime, BeforeValidator(_text), PlainSerializer(rfc3339, when_used="json")]
+"""With a zone, any; given out in UTC with its microseconds."""
+
+Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(_seconds, when_used="json")]
+"""Seconds and an `s`, of a hundred years at the most."""
+
+Fields = Annotated[dict[str, Any], AfterValidator(camel)]
+"""A message that is kept as it comes, its fields in camelCase."""
