@@ -3,6 +3,7 @@
 - adk: an `Event` of Google's ADK. Its content has Gemini's form: the user's is a message, `functionResponse` parts are results,
   and what a model said is what `GeminiRecorder` makes of it, one message an event. Pieces of a stream (`partial`) say nothing,
   because the whole follows; nor do ADK's own questions to the user (credentials, confirmations), which no model sees.
+- vertex: an event of Agent Engine's sessions. It is ADK's, which it brings along whole as `rawEvent` where ADK wrote it.
 - openai-agents: an item of the Responses API's input. The model's items are what `ResponsesRecorder` makes of them; those in
   a row are one message, as everywhere.
 
@@ -53,8 +54,8 @@ def said(event: AnyEvent) -> list[AnyEvent]:
     if not isinstance(event.data, FrameworkEvent):
         return [event]
     match event.data.framework:
-        case "adk":
-            return standing_for(event, _adk(event.data.body))
+        case "adk" | "vertex":
+            return standing_for(event, _adk(_of_adk(event.data)))
         case "openai-agents":
             return standing_for(event, _openai(event.data.body, event.event_id))
         case _:
@@ -66,9 +67,9 @@ def standing_for(event: AnyEvent, data: Iterable[Data]) -> list[AnyEvent]:
     envelope = {name: getattr(event, name) for name in event.model_fields_set - {"type", "data"}}
     recorded = envelope
     if isinstance(event.data, FrameworkEvent):
-        body = event.data.body
         match event.data.framework:
-            case "adk":
+            case "adk" | "vertex":
+                body = _of_adk(event.data)
                 turn_id = event.turn_id or _bounded(body.get("invocationId"), _TURN_ID_LENGTH_MAX)
                 message_id = event.message_id or _bounded(body.get("id"), MESSAGE_ID_LENGTH_MAX)
                 envelope = {**envelope, "turn_id": turn_id} if turn_id else envelope
@@ -78,6 +79,18 @@ def standing_for(event: AnyEvent, data: Iterable[Data]) -> list[AnyEvent]:
             case _:
                 assert_never(event.data.framework)
     return [new_event(one, **(recorded if isinstance(one, _OF_ASSISTANT) else envelope)) for one in data]
+
+
+def _of_adk(event: FrameworkEvent) -> Mapping[str, Any]:
+    """The event in ADK's form."""
+    body = event.body
+    if event.framework != "vertex":
+        return body
+    named = {name: body.get(name) for name in ("author", "invocationId")}
+    if raw := _mapping(body.get("rawEvent")):
+        return {**raw, **named}
+    partial = _mapping(body.get("eventMetadata")).get("partial")
+    return {**named, "content": body.get("content"), "partial": partial}
 
 
 def _adk(body: Mapping[str, Any]) -> list[Data]:

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, Field
 
 from runfold_schemas.data import Data, DisplayName, Id, Labels, LogId, SessionId, UserId
 
-Framework = Literal["adk", "openai-agents"]
+Framework = Literal["adk", "openai-agents", "vertex"]
 """An agent framework whose events are kept as they are."""
 
 

@@ -84,8 +84,12 @@ class Sessions:
         labels: Mapping[str, str] | None = None,
         display_name: str | None = None,
         ttl: timedelta | None = None,
+        expires_at: datetime | None = None,
     ) -> Session:
-        """A new session, of a new id unless one is given. Raises `SessionConflictError` where that is taken."""
+        """A new session, of a new id unless one is given. Raises `SessionConflictError` where that is taken.
+
+        It expires `ttl` from now, or at `expires_at`.
+        """
         check_id(app, name="app")
         session_id = check_session_id(str(uuid7()) if session_id is None else session_id)
         now = datetime.now(UTC)
@@ -97,7 +101,7 @@ class Sessions:
             log_id=new_log_id(),
             labels=labels or {},
             display_name=display_name,
-            expires_at=now + ttl if ttl is not None else None,
+            expires_at=now + ttl if ttl is not None else expires_at,
         )
         await self._make_room(session_id, now)
         opening = _opening(created, checked_state(state or {}, field="state"), now)
@@ -162,8 +166,10 @@ class Sessions:
         labels: Mapping[str, str] | None = None,
         display_name: str | None = None,
         ttl: timedelta | None = None,
+        expires_at: datetime | None = None,
     ) -> Session:
-        """Merges labels, sets the name, or lets the session expire `ttl` from now. What is None stays as it is.
+        """Merges labels, sets the name, or lets the session expire: `ttl` from now, or at `expires_at`. What is None stays as
+        it is.
 
         Raises `SessionNotFoundError`, `SessionEndedError`.
         """
@@ -173,7 +179,7 @@ class Sessions:
             session_id=session_id,
             labels=labels or {},
             display_name=display_name,
-            expires_at=now + ttl if ttl is not None else None,
+            expires_at=now + ttl if ttl is not None else expires_at,
         )
         record = await self._standing(session_id)
         if (await self._reader.view(record, None)).ended:

@@ -52,7 +52,7 @@ _anything = st.recursive(
 @modest
 @given(
     st.dictionaries(st.sampled_from(["content", "role", "type", "author", "output", "id"]), _anything),
-    st.sampled_from(["adk", "openai-agents"]),
+    st.sampled_from(["adk", "openai-agents", "vertex"]),
     st.lists(_anything, max_size=3),
 )
 def test_no_body_raises(body: dict[str, Any], framework: Any, parts: list[Any]):

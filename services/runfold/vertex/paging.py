@@ -55,10 +55,14 @@ def place_of(token: str) -> list[Any]:
     try:
         place = json.loads(base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True))
     except (ValueError, RecursionError) as error:
-        raise _foreign_token() from error
+        raise foreign_token() from error
     if not isinstance(place, list):
-        raise _foreign_token()
+        raise foreign_token()
     return place
+
+
+def foreign_token() -> InvalidEventError:
+    return InvalidEventError("pageToken: it is not one that was given out here", field="pageToken")
 
 
 def _size(text: str) -> int:
@@ -69,7 +73,3 @@ def _size(text: str) -> int:
     if size < 0:
         raise InvalidEventError("pageSize: less than nothing", field="pageSize")
     return size
-
-
-def _foreign_token() -> InvalidEventError:
-    return InvalidEventError("pageToken: it is not one that was given out here", field="pageToken")

@@ -1,0 +1,191 @@
+"""Sessions of Agent Engine over HTTP, each of them one of ours.
+
+    POST   {engine}/sessions              create one
+    GET    {engine}/sessions              list them, by filter
+    GET    {session}                      read one, with its state
+    PATCH  {session}                      name, labels, state, expiry
+    DELETE {session}                      gone, with its events
+    POST   {session}:appendEvent          one event, which may change the state
+    GET    {session}/events               its events, by time
+
+Whoever appends through our own API, or reads a session's ledger there, has the same session before him.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from runfold.session import Session
+from runfold.sessions import Sessions
+from runfold.store.listing import cursor_after
+from runfold.store.sessions import place_in_list
+from runfold.vertex.app import Part
+from runfold.vertex.errors import WireError
+from runfold.vertex.filters import Filter, Kind, equalities, matches, parse_filter
+from runfold.vertex.messages import Empty, Message, camel_name
+from runfold.vertex.names import Name, checked_id, new_id
+from runfold.vertex.operations import done
+from runfold.vertex.paging import Paging, page, paging
+from runfold.vertex.requests import answer, name_of, parameter, read
+from runfold.vertex.session_documents import (
+    SESSIONS,
+    CreateSession,
+    SessionMessage,
+    UpdateSession,
+    belongs,
+    field_of,
+    our_id,
+)
+from runfold.vertex.session_events import session_event_routes
+from runfold_schemas.errors import InvalidEventError
+from runfold_schemas.sessions import StateChanged
+
+_FILTERED: Final[Mapping[str, Kind]] = {
+    "user_id": "text",
+    "display_name": "text",
+    "labels": "map",
+    "create_time": "time",
+    "update_time": "time",
+    "expire_time": "time",
+}
+
+_ORDERS: Final = ("create_time desc", "createTime desc")
+
+_AT_A_TIME: Final = 100
+"""Sessions that are read at once, of which the filter may leave few."""
+
+_FIELDS: Final = {"displayName", "labels", "sessionState", "ttl", "expireTime", "userId"}
+
+
+class Engines(Protocol):
+    """Which engines there are."""
+
+    async def check(self, engine_id: str) -> None:
+        """Raises that there is no such engine."""
+
+
+def sessions_part(sessions: Callable[[], Sessions], engines: Engines) -> Part:
+    """`sessions` gives what the routes speak to, or raises while there is no connection."""
+    state = _State(sessions, engines)
+    one, many = "/reasoningEngines/{engine}/sessions/{session}", "/reasoningEngines/{engine}/sessions"
+    routes = [
+        *session_event_routes(sessions),
+        Route(many, state.create, methods=["POST"]),
+        Route(many, state.list, methods=["GET"]),
+        Route(one, state.get, methods=["GET"]),
+        Route(one, state.update, methods=["PATCH"]),
+        Route(one, state.delete, methods=["DELETE"]),
+    ]
+    return Part(routes, {"createSession": state.created, "deleteSession": state.deleted})
+
+
+class _State:
+    """What the routes share, and what they do with it."""
+
+    def __init__(self, sessions: Callable[[], Sessions], engines: Engines) -> None:
+        self._sessions = sessions
+        self._engines = engines
+
+    async def create(self, request: Request) -> Response:
+        """A new session, of a new id unless one is given: 409 where that is taken."""
+        engine, asked = name_of(request), await read(request, CreateSession)
+        given = parameter(request, "sessionId")
+        name = engine.child(SESSIONS, checked_id(given, field="sessionId") if given else new_id())
+        await self._engines.check(engine.engine_id)
+        session = await self._sessions().create(
+            app=engine.engine_id,
+            user=asked.user_id,
+            session_id=our_id(name),
+            state=asked.session_state,
+            labels=asked.labels,
+            display_name=asked.display_name,
+            expires_at=asked.lasts_until(datetime.now(UTC)),
+        )
+        return done(name, "createSession", SessionMessage.of(session, name))
+
+    async def created(self, name: Name, _: Sequence[str]) -> Message:
+        return await self._message(name)
+
+    async def get(self, request: Request) -> Response:
+        return answer(await self._message(name_of(request)))
+
+    async def list(self, request: Request) -> Response:
+        """Sessions that the filter holds of, the newest first."""
+        engine, asked = name_of(request), paging(request)
+        wanted = parse_filter(parameter(request, "filter"), _FILTERED)
+        if (order := parameter(request, "orderBy")) and order not in _ORDERS:
+            raise WireError("UNIMPLEMENTED", f"orderBy: sessions are sorted by {_ORDERS[0]} alone")
+        await self._engines.check(engine.engine_id)
+        found, token = await page(_listed(self._sessions(), engine, wanted, asked), asked.size)
+        shown = [SessionMessage.of(session, engine).json_form() for session in found]
+        return answer({"sessions": shown, **({"nextPageToken": token} if token else {})})
+
+    async def update(self, request: Request) -> Response:
+        """The session after the change. Labels and state are merged over what is there."""
+        name, asked = name_of(request), await read(request, UpdateSession)
+        asked = _masked(asked, parameter(request, "updateMask"))
+        sessions, session_id = self._sessions(), our_id(name)
+        if asked.user_id is not None and asked.user_id != (await sessions.view(session_id)).record.user:
+            raise InvalidEventError("userId: a session stays with its user", field="userId")
+        expires_at = asked.expires_at(datetime.now(UTC))
+        if expires_at is not None or asked.labels is not None or asked.display_name is not None:
+            await sessions.update(
+                session_id, labels=asked.labels, display_name=asked.display_name, expires_at=expires_at
+            )
+        if asked.session_state:
+            await sessions.append(session_id, StateChanged(), state_delta=asked.session_state)
+        return answer(await self._message(name))
+
+    async def delete(self, request: Request) -> Response:
+        name = name_of(request)
+        await self._sessions().delete(our_id(name))
+        return done(name, "deleteSession", Empty())
+
+    async def deleted(self, _: Name, __: Sequence[str]) -> Message:
+        return Empty()
+
+    async def _message(self, name: Name) -> SessionMessage:
+        return SessionMessage.of(await self._sessions().view(our_id(name)), name)
+
+
+async def _listed(
+    sessions: Sessions, engine: Name, wanted: Filter, asked: Paging
+) -> AsyncIterator[tuple[Session, str]]:
+    """The sessions of an engine that the filter holds of, each with the token of what is behind it."""
+    same = equalities(wanted)
+    labels = {path[1]: str(value) for path, value in same.items() if path[0] == "labels" and len(path) > 1}
+    user = same.get(("user_id",))
+    cursor, limit = asked.token, min(asked.size + 1, _AT_A_TIME)
+    while True:
+        found, cursor = await sessions.list(
+            app=engine.engine_id,
+            user=None if user is None else str(user),
+            labels=labels,
+            limit=limit,
+            cursor=cursor,
+        )
+        for session in found:
+            if belongs(session, engine) and matches(wanted, partial(field_of, session)):
+                yield session, cursor_after(place_in_list(session.record))
+        if cursor is None:
+            return
+
+
+def _masked(asked: UpdateSession, mask: str | None) -> UpdateSession:
+    """What of the message the mask names; what it names and the message does not have is taken away, where that can be."""
+    if mask is None or mask == "*":
+        return asked
+    named = {camel_name(name.strip()) for name in mask.split(",")}
+    if unknown := sorted(named - _FIELDS):
+        known = ", ".join(sorted(_FIELDS))
+        raise InvalidEventError(f"updateMask: {unknown[0]!r} is not a field of {known}", field="updateMask")
+    others: dict[str, None] = {
+        name: None for name in UpdateSession.model_fields if camel_name(name) not in named
+    }
+    cleared = {"display_name": ""} if "displayName" in named and asked.display_name is None else {}
+    return asked.model_copy(update={**others, **cleared})
