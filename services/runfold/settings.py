@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from runfold.log.settings import (
@@ -92,6 +92,20 @@ class Settings(BaseSettings):
     retire_seconds: Seconds = Field(
         10.0, description="how long the old generation stays after a rebuild was switched to"
     )
+    embedding_url: str | None = Field(
+        None,
+        description="base URL of an OpenAI-compatible endpoint that embeds memories; none: a model on this machine",
+    )
+    embedding_model: str = Field(
+        "text-embedding-3-small", min_length=1, description="the endpoint's model; not of the local one"
+    )
+    embedding_api_key: SecretStr | None = Field(None, description="the endpoint's key, where it wants one")
+    embedding_dimensions: int | None = Field(
+        None,
+        ge=1,
+        le=65_536,
+        description="asks the endpoint for shorter vectors; as its model has them by default",
+    )
     log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper)] = Field(
         "INFO", description="DEBUG, INFO, WARNING or ERROR"
     )
@@ -101,6 +115,13 @@ class Settings(BaseSettings):
     def _names_a_host(cls, value: str) -> str:
         if not re.match(r"mongodb(\+srv)?://[^/?]", value):
             raise ValueError("a connection string begins with mongodb:// or mongodb+srv:// and a host")
+        return value
+
+    @field_validator("embedding_url")
+    @classmethod
+    def _is_a_url(cls, value: str | None) -> str | None:
+        if value is not None and not re.match(r"https?://[^/?#]", value):
+            raise ValueError("a URL begins with http:// or https:// and a host")
         return value
 
     @field_validator("database")

@@ -1,0 +1,15 @@
+"""Texts as vectors, so that memories can be found by what they mean: a model on this machine, or an endpoint that has one.
+
+    async with embedder_of(settings) as embedder:
+        facts = await embedder.embed(["The user prefers window seats", "The user has a dog"])
+        [query] = await embedder.embed(["where do they sit in a plane?"])
+        nearest(query, facts, limit=1)
+
+Needs `runfold[memory]`. To import this loads no model and no library but numpy.
+"""
+
+from runfold.embeddings.choice import embedder_of
+from runfold.embeddings.embedder import Embedder, Vector, Vectors
+from runfold.embeddings.nearest import DUPLICATE_DISTANCE, Neighbour, nearest
+
+__all__ = ["DUPLICATE_DISTANCE", "Embedder", "Neighbour", "Vector", "Vectors", "embedder_of", "nearest"]

@@ -1,0 +1,30 @@
+"""Which embedder the settings ask for."""
+
+from runfold.embeddings.embedder import Embedder
+from runfold.embeddings.local import LocalEmbedder
+from runfold.settings import Settings
+from runfold_schemas.errors import ConfigurationError
+
+
+def embedder_of(settings: Settings) -> Embedder:
+    """The endpoint at `embedding_url`; without one, the model on this machine.
+
+    Raises `ConfigurationError` where a package for it is missing.
+    """
+    return LocalEmbedder() if settings.embedding_url is None else _endpoint(settings.embedding_url, settings)
+
+
+def _endpoint(url: str, settings: Settings) -> Embedder:
+    # Whoever uses the local model does not wait for httpx.
+    try:
+        from runfold.embeddings.openai_compatible import OpenAICompatibleEmbedder  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigurationError(
+            f"an embedding endpoint needs {error.name}: pip install 'runfold[memory]'"
+        ) from error
+    return OpenAICompatibleEmbedder(
+        url,
+        model=settings.embedding_model,
+        api_key=settings.embedding_api_key,
+        dimensions=settings.embedding_dimensions,
+    )

@@ -1,0 +1,159 @@
+"""An embedder behind HTTP: any endpoint that answers `POST {url}/embeddings` as OpenAI's does.
+
+Errors of a moment are met by asking again, a few times, and then an `UnavailableError`. What asking again does not cure is a
+`ConfigurationError` that names the setting.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, Self
+
+import httpx
+import numpy as np
+from pydantic import BaseModel, FiniteFloat, SecretStr, ValidationError
+
+from runfold.embeddings.embedder import Vectors, embeddable
+from runfold_schemas.errors import ConfigurationError, UnavailableError
+
+_SERVER: Final = "The embedding endpoint"
+_BATCH_MAX: Final = 32
+"""Texts in one request. The longest of them are 256,000 bytes, and no more tokens: OpenAI's limit is 300,000."""
+_RETRIES: Final = 3
+_DETAIL_MAX: Final = 300
+_SETTINGS_BY_STATUS: Final[Mapping[int, str]] = {
+    HTTPStatus.UNAUTHORIZED: "RUNFOLD_EMBEDDING_API_KEY",
+    HTTPStatus.FORBIDDEN: "RUNFOLD_EMBEDDING_API_KEY",
+    HTTPStatus.NOT_FOUND: "RUNFOLD_EMBEDDING_URL and RUNFOLD_EMBEDDING_MODEL",
+}
+
+
+class OpenAICompatibleEmbedder:
+    """It connects with the first text.
+
+    Args:
+        url: what `/embeddings` comes after, e.g. `https://api.openai.com/v1`.
+        model: the endpoint's name for it.
+        api_key: sent as a bearer token.
+        dimensions: asks for vectors of this length, of models that can shorten them; by default they are as the model has them.
+        timeout_seconds: how long to wait at any step of a request.
+        retry_seconds: the pause before the second attempt; it doubles with each further one.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        api_key: SecretStr | None = None,
+        dimensions: int | None = None,
+        timeout_seconds: float = 30.0,
+        retry_seconds: float = 0.5,
+    ) -> None:
+        self.model = model if dimensions is None else f"{model}@{dimensions}"
+        self.dimensions = dimensions
+        self._url = _endpoint(url)
+        self._api_key = api_key.get_secret_value().strip() if api_key else ""
+        self._asked: dict[str, Any] = {"model": model, "encoding_format": "float"}
+        if dimensions is not None:
+            self._asked["dimensions"] = dimensions
+        self._timeout_seconds = timeout_seconds
+        self._pauses_seconds = [retry_seconds * 2**attempt for attempt in range(_RETRIES)]
+        self._client: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.aclose()
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """As `Embedder.embed`; the first 8,000 bytes of a text are sent."""
+        vectors = [np.empty((0, self.dimensions or 0), dtype=np.float32)]
+        for first in range(0, len(texts), _BATCH_MAX):
+            batch = [embeddable(text) for text in texts[first : first + _BATCH_MAX]]
+            vectors.append(self._vectors(await self._answer(batch), count=len(batch)))
+        return np.concatenate(vectors[1:] or vectors)
+
+    async def _answer(self, batch: list[str]) -> bytes:
+        for pause_seconds in self._pauses_seconds:
+            try:
+                return await self._attempt(batch)
+            except UnavailableError:
+                await asyncio.sleep(pause_seconds)
+        return await self._attempt(batch)
+
+    async def _attempt(self, batch: list[str]) -> bytes:
+        try:
+            response = await self._opened().post(self._url, json={**self._asked, "input": batch})
+        except httpx.HTTPError as error:
+            raise UnavailableError(_SERVER, reason=str(error) or type(error).__name__) from error
+        if response.is_success:
+            return response.content
+        detail = self._without_key(f"HTTP {response.status_code}: {response.text}")[:_DETAIL_MAX]
+        if _may_pass(response.status_code):
+            raise UnavailableError(_SERVER, reason=detail)
+        wrong = _SETTINGS_BY_STATUS.get(response.status_code, "the RUNFOLD_EMBEDDING_ settings")
+        raise ConfigurationError(f"the embedding endpoint refused the request, check {wrong}: {detail}")
+
+    def _opened(self) -> httpx.AsyncClient:
+        if self._client is None:
+            headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+            self._client = httpx.AsyncClient(timeout=self._timeout_seconds, headers=headers)
+        return self._client
+
+    def _without_key(self, text: str) -> str:
+        """Some endpoints repeat a wrong key, and errors go to logs."""
+        return text.replace(self._api_key, "***") if self._api_key else text
+
+    def _vectors(self, body: bytes, *, count: int) -> Vectors:
+        try:
+            items = sorted(_Answer.model_validate_json(body).data, key=lambda item: item.index)
+        except ValidationError as error:
+            raise _not_compatible("its answer is no list of embeddings") from error
+        if [item.index for item in items] != list(range(count)):
+            raise _not_compatible(f"its answer to {count} texts has {len(items)} embeddings, or not theirs")
+        self._check_lengths({len(item.embedding) for item in items})
+        vectors = np.array([item.embedding for item in items], dtype=np.float64)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        if not lengths.all():
+            raise _not_compatible("an embedding has no direction: all of it is 0")
+        return np.asarray(vectors / lengths, dtype=np.float32)
+
+    def _check_lengths(self, found: set[int]) -> None:
+        """The first answer decides for those that follow, where no length was asked for."""
+        if self.dimensions is None and len(found) == 1:
+            [self.dimensions] = found
+        if found != {self.dimensions}:
+            raise ConfigurationError(
+                f"the embedding endpoint gave vectors of {' and '.join(map(str, sorted(found)))} dimensions instead of"
+                f" {self.dimensions or 'one length'}: check RUNFOLD_EMBEDDING_MODEL and RUNFOLD_EMBEDDING_DIMENSIONS"
+            )
+
+
+class _Item(BaseModel):
+    index: int
+    embedding: list[FiniteFloat]
+
+
+class _Answer(BaseModel):
+    data: list[_Item]
+
+
+def _endpoint(url: str) -> httpx.URL:
+    try:
+        return httpx.URL(f"{url.rstrip('/')}/embeddings")
+    except httpx.InvalidURL as error:
+        raise ConfigurationError(f"RUNFOLD_EMBEDDING_URL is no URL: {error}") from error
+
+
+def _may_pass(status: int) -> bool:
+    return status >= 500 or status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.REQUEST_TIMEOUT)
+
+
+def _not_compatible(reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"what answers at RUNFOLD_EMBEDDING_URL is no OpenAI-compatible endpoint of embeddings: {reason}"
+    )
