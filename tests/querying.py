@@ -19,11 +19,10 @@ from runfold.query.app import build_app, router
 from runfold.query.reading import Reading
 from runfold.settings import Settings
 from runfold.store.database import connect
+from runfold.store.generation import Generation
 from runfold.store.generations import Generations
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunStore
-from runfold.store.sessions import SessionStore
-from runfold.store.state import StateStore
 from runfold.web import new_app
 from runfold_schemas.data import Data
 
@@ -35,12 +34,17 @@ class Projected:
     """A worker at work, and what it writes."""
 
     runfold: Runfold
-    pages: PageStore
-    runs: RunStore
-    sessions: SessionStore
-    values: StateStore
+    stores: Generation
     generations: Generations
     database: Any
+
+    @property
+    def pages(self) -> PageStore:
+        return self.stores.pages
+
+    @property
+    def runs(self) -> RunStore:
+        return self.stores.runs
 
     async def run(
         self, *data: Data, run_id: str | None = None, turn_id: str | None = None, **options: Any
@@ -83,10 +87,7 @@ async def projected(settings: Settings) -> AsyncIterator[Projected]:
             try:
                 yield Projected(
                     runfold,
-                    PageStore(database, generation),
-                    RunStore(database, generation),
-                    SessionStore(database, generation),
-                    StateStore(database, generation),
+                    Generation.of(database, generation),
                     generations,
                     database,
                 )

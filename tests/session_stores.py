@@ -14,11 +14,9 @@ from runfold.log.shared import shared_partitions
 from runfold.session import SessionVerbs
 from runfold.settings import Settings
 from runfold.store.database import Database, connect
+from runfold.store.generation import Generation
 from runfold.store.generations import Generations
-from runfold.store.pages import PageStore
-from runfold.store.runs import RunStore
-from runfold.store.sessions import SessionStore
-from runfold.store.state import StateStore, own_scope
+from runfold.store.state import own_scope
 from runfold.verify import verify
 from runfold.verify_sessions import verify_own_state, verify_sessions
 from runfold_schemas.topics import Topics
@@ -31,10 +29,9 @@ class Stored:
         self._log = settings.log()
         self._database = database
         self.generation = generation
-        self.pages = PageStore(database, generation)
-        self.runs = RunStore(database, generation)
-        self.sessions = SessionStore(database, generation)
-        self.values = StateStore(database, generation)
+        self.stores = Generation.of(database, generation)
+        self.pages, self.runs = self.stores.pages, self.stores.runs
+        self.sessions, self.values = self.stores.sessions, self.stores.values
 
     async def seen(self) -> int:
         return int(await self._database[f"seen.{self.generation}"].count_documents({}))
@@ -51,8 +48,8 @@ class Stored:
     async def differences(self) -> list[Any]:
         found: list[Any] = []
         async for run_id, of_run in verify(self._log, self.pages, self.runs, wait_seconds=20):
-            found += [*of_run, *await verify_own_state(self._log, self.runs, self.values, run_id)]
-        return found + (await verify_sessions(self._log, self.sessions, self.values, wait_seconds=20))[1]
+            found += [*of_run, *await verify_own_state(self._log, self.stores, run_id)]
+        return found + (await verify_sessions(self._log, self.stores, wait_seconds=20))[1]
 
 
 @asynccontextmanager

@@ -57,8 +57,8 @@ async def differences(settings: Settings, stored: Projected) -> list[Any]:
     log, found = settings.log(), []
     async for run_id, of_run in verify(log, stored.pages, stored.runs, wait_seconds=20):
         found += of_run
-        found += await verify_own_state(log, stored.runs, stored.values, run_id)
-    return found + (await verify_sessions(log, stored.sessions, stored.values, wait_seconds=20))[1]
+        found += await verify_own_state(log, stored.stores, run_id)
+    return found + (await verify_sessions(log, stored.stores, wait_seconds=20))[1]
 
 
 async def check_rebuild(settings: Settings) -> None:

@@ -211,15 +211,22 @@ def _revision(event: AnyEvent, memory: Memory | None, offset: int) -> Revision |
     )
 
 
+class Decided(NamedTuple):
+    """A head as it is after the change at the offset."""
+
+    head: Head
+    offset: int
+
+
 class MemoryFold:
-    """The fold of some records of one partition, in their order. It begins with the heads that it is given, and has what
-    changed: of each memory the last state, and every revision. Each event is given once.
+    """The fold of some records of one partition, in their order. It begins with the heads that it is given, by key, and has what
+    changed: of each memory the last state, and every revision. Each event is given once; what a head includes is passed
+    over, since somebody has decided it before.
     """
 
-    def __init__(self, heads: Mapping[str, Head]) -> None:
+    def __init__(self, heads: Mapping[str, Decided]) -> None:
         self._before = heads
-        self.heads: dict[str, tuple[Head, int]] = {}
-        """By key, with the offset of the last change."""
+        self.heads: dict[str, Decided] = {}
         self.records: dict[str, MemoryRecord | None] = {}
         self.revisions: list[tuple[str, Revision]] = []
         self.endings: list[tuple[str, Ending]] = []
@@ -227,12 +234,14 @@ class MemoryFold:
         """Key, event id, and why."""
 
     def take(self, key: str, event: AnyEvent, offset: int) -> None:
-        known = self.heads.get(key)
-        made = apply(known[0] if known else self._before.get(key), event, offset)
+        known = self.heads.get(key) or self._before.get(key)
+        if known is not None and offset <= known.offset:
+            return
+        made = apply(known.head if known is not None else None, event, offset)
         if isinstance(made, Refused):
             self.refused.append((key, event.event_id, made))
             return
-        self.heads[key] = (made.head, offset)
+        self.heads[key] = Decided(made.head, offset)
         self.records[key] = made.record
         if made.revision is not None:
             self.revisions.append((key, made.revision))
@@ -275,6 +284,12 @@ def apply_to_bank(bank: BankRecord | None, event: AnyEvent) -> BankRecord | None
             return None
         case _:
             return bank
+
+
+def bank_of(event: AnyEvent) -> str:
+    """The bank that a fact of a bank is about."""
+    assert isinstance(event.data, BankFact)
+    return event.data.bank_id
 
 
 def memory_event(record: Record) -> tuple[str, AnyEvent]:

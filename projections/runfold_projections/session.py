@@ -5,7 +5,7 @@ the session it means. What contradicts that changes nothing. An event counts onc
 its publisher forwards it, and the projector in any case.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -64,17 +64,12 @@ def apply(record: SessionRecord | None, event: AnyEvent) -> SessionRecord | None
 
 
 class SharedFold:
-    """The fold of some records of one partition, in their order.
-
-    It begins with the sessions that it is given and has only what changed; `is_first` says whether an event is the first of
-    its id under a key, and remembers it.
+    """The fold of some records of one partition, in their order. It begins with the sessions that it is given, and has only
+    what changed. Each event is given once.
     """
 
-    def __init__(
-        self, sessions: Mapping[str, SessionRecord], *, is_first: Callable[[str, str, int], bool]
-    ) -> None:
+    def __init__(self, sessions: Mapping[str, SessionRecord]) -> None:
         self._before = sessions
-        self._is_first = is_first
         self.sessions: dict[str, SessionRecord | None] = {}
         self.deleted: list[tuple[SessionRecord, int]] = []
         """Each with the offset at which it was deleted."""
@@ -82,8 +77,6 @@ class SharedFold:
         """By scope and key."""
 
     def take(self, key: str, event: AnyEvent, offset: int) -> None:
-        if not self._is_first(key, event.event_id, offset):
-            return
         match event.data:
             case SessionCreated() | SessionUpdated() | SessionDeleted() as fact:
                 self._take_fact(fact.session_id, event, offset)

@@ -20,6 +20,7 @@ RunfoldError
 ├── MemoryChangedError       others kept changing the memory while it was changed here
 ├── RevisionNotFoundError
 ├── NoModelError             this needs a language model, and none is configured
+├── GenerationFailedError    the language model refused, or its answer was none
 ├── RejectedError            the log refused the event (an `expected_offset` that lost, a lifecycle change after the end)
 ├── NotYetVisibleError       a read waited for an offset and its deadline passed
 ├── UnavailableError         Kafka or MongoDB does not answer; retry
@@ -198,6 +199,14 @@ class NoModelError(RunfoldError):
             "memories are generated of conversations by a language model, and none is configured: set RUNFOLD_GENERATION_MODEL"
             " (for example openai:gpt-5-mini, with the provider's API key in its own variable)"
         )
+
+
+class GenerationFailedError(RunfoldError):
+    """The language model has no answer to this; asked the same again, it would have none either."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"no memories were generated: {reason}")
+        self.reason = reason
 
 
 class RejectedError(RunfoldError):

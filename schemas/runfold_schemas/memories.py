@@ -5,7 +5,8 @@ Each change carries all that the memory holds afterwards, and what was decided a
 configuration and no clock.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -261,3 +262,8 @@ def memory_key(bank_id: str, memory_id: str) -> str:
 def bank_key(bank_id: str) -> str:
     """The key of a bank's facts in `{prefix}.banks`."""
     return f"bank:{bank_id}"
+
+
+def scope_text(scope: Mapping[str, str]) -> str:
+    """The scope as a text that is the same for the same pairs, in whatever order."""
+    return json.dumps(scope, sort_keys=True, ensure_ascii=False)

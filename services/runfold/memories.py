@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from runfold.ids import new_event_id, uuid7
 from runfold.log.shared import send_shared
-from runfold.memory import MemoriesWanted, MemoryReader, Near, RevisionOptions
+from runfold.memory import MemoriesWanted, MemoryReader, Near, RevisionOptions, Similarity
 from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
 from runfold_projections.state import Forward
 from runfold_schemas.codec import first_fault, new_data, new_event
@@ -27,6 +27,7 @@ from runfold_schemas.errors import (
     BankConflictError,
     BankNotEmptyError,
     BankNotFoundError,
+    ConfigurationError,
     InvalidEventError,
     MemoryChangedError,
     MemoryConflictError,
@@ -67,9 +68,12 @@ class Memories:
     `BankNotFoundError`.
     """
 
-    def __init__(self, runfold: "Runfold", reader: MemoryReader) -> None:
+    def __init__(
+        self, runfold: "Runfold", reader: MemoryReader, *, similarity: Similarity | None = None
+    ) -> None:
         self._runfold = runfold
         self._reader = reader
+        self._similarity = similarity
 
     # Banks.
 
@@ -137,10 +141,10 @@ class Memories:
             memory=with_expiry(memory, ttl, now),
             **left(revision, bank, now),
         )
-        refused = await self._change(change, now)
-        if refused is not None:
+        outcome = await self._change(change, now)
+        if isinstance(outcome, Refused):
             raise MemoryConflictError(bank_id, name)
-        return await self._found(bank_id, name)
+        return _standing(outcome, change)
 
     async def get(self, bank_id: str, memory_id: str) -> MemoryRecord:
         """Raises `MemoryNotFoundError`, also of one that was deleted or has expired."""
@@ -183,15 +187,16 @@ class Memories:
                 memory=_changed(found.memory, changes),
                 **left(revision, bank, now),
             )
-            if not self._has_lost(await self._change(change, now), change):
-                return await self._found(bank_id, memory_id)
+            outcome = await self._change(change, now)
+            if not _has_lost(outcome, change):
+                return _standing(outcome, change)
         raise MemoryChangedError(bank_id, memory_id)
 
     async def delete(self, bank_id: str, memory_id: str, *, revision: RevisionOptions | None = None) -> None:
         """Deletes the memory; it can be rolled back for 48 hours. Raises `MemoryNotFoundError`."""
         bank, now = await self.bank(bank_id), datetime.now(UTC)
         change = new_data(MemoryDeleted, bank_id=bank_id, memory_id=memory_id, **left(revision, bank, now))
-        self._has_lost(await self._change(change, now), change)
+        _has_lost(await self._change(change, now), change)
 
     async def rollback(
         self,
@@ -227,8 +232,9 @@ class Memories:
                 revision_id=revision_id,
                 **left(revision, bank, now),
             )
-            if not self._has_lost(await self._change(change, now), change):
-                return await self._found(bank_id, memory_id)
+            outcome = await self._change(change, now)
+            if not _has_lost(outcome, change):
+                return _standing(outcome, change)
         raise MemoryChangedError(bank_id, memory_id)
 
     async def purge(self, bank_id: str, wanted: MemoriesWanted | None = None, *, force: bool = True) -> int:
@@ -259,9 +265,13 @@ class Memories:
         limit: int = 3,
         matches: Callable[[MemoryRecord], bool] | None = None,
     ) -> Sequence[Near]:
-        """The memories of exactly this scope that are nearest in meaning to the query, the nearest first."""
+        """The memories of exactly this scope that are nearest in meaning to the query, the nearest first. Raises
+        `ConfigurationError` where only the log is read.
+        """
+        if self._similarity is None:
+            raise ConfigurationError("the log alone does not tell what is near in meaning: ask over HTTP")
         await self.bank(bank_id)
-        return await self._reader.nearest(bank_id, scope, query, limit=limit, matches=matches)
+        return await self._similarity.nearest(bank_id, scope, query, limit=limit, matches=matches)
 
     # Revisions.
 
@@ -310,39 +320,31 @@ class Memories:
             for key, event in zip(keys, events, strict=True)
         ]
         positions = [await publisher.wait(ack) for ack in acks]
-        return await asyncio.gather(
+        outcomes = await asyncio.gather(
             *(
-                self._reader.refusal(key, event.event_id, position.offset)
-                for key, event, position in zip(keys, events, positions, strict=True)
+                self._reader.outcome(change.bank_id, change.memory_id, event.event_id, position.offset)
+                for change, event, position in zip(changes, events, positions, strict=True)
             )
         )
+        return [outcome if isinstance(outcome, Refused) else None for outcome in outcomes]
 
-    async def _change(self, change: MemoryChange, now: datetime) -> Refused | None:
-        key, event = memory_key(change.bank_id, change.memory_id), _event(change, now=now)
-        return await self._reader.refusal(key, event.event_id, await self._publish(key, event))
+    async def _change(self, change: MemoryChange, now: datetime) -> Refused | MemoryRecord | None:
+        """Publishes it, and gives what has become of it, and of the memory."""
+        event = _event(change, now=now)
+        offset = await self._publish(memory_key(change.bank_id, change.memory_id), event)
+        return await self._reader.outcome(change.bank_id, change.memory_id, event.event_id, offset)
 
     async def _publish(self, key: str, event: AnyEvent) -> int:
         """The offset of the event once it is durable."""
         publisher, settings = self._runfold.publisher, self._runfold.settings
-        return (await publisher.wait(await send_shared(publisher, settings, Forward(key, event)))).offset
+        ack = await publisher.wait(await send_shared(publisher, settings, Forward(key, event)))
+        return int(ack.offset)
 
     async def _found(self, bank_id: str, memory_id: str) -> MemoryRecord:
         found = await self._reader.find(bank_id, memory_id)
         if found is None:
             raise MemoryNotFoundError(bank_id, memory_id)
         return found
-
-    def _has_lost(self, refused: Refused | None, change: MemoryChange) -> bool:
-        """Whether another change came first, so that this one is to be made again."""
-        if refused is None:
-            return False
-        match refused.kind:
-            case "changed":
-                return True
-            case "scope":
-                raise InvalidEventError(refused.reason, field="scope")
-            case _:
-                raise MemoryNotFoundError(change.bank_id, change.memory_id)
 
 
 def left(revision: RevisionOptions | None, bank: BankRecord, now: datetime) -> dict[str, Any]:
@@ -363,6 +365,26 @@ def with_expiry(memory: Memory, ttl_seconds: float | None, now: datetime) -> Mem
     if memory.expires_at is not None or ttl_seconds is None:
         return memory
     return memory.model_copy(update={"expires_at": now + timedelta(seconds=ttl_seconds)})
+
+
+def _has_lost(outcome: Refused | MemoryRecord | None, change: MemoryChange) -> bool:
+    """Whether another change came first, so that this one is to be made again."""
+    if not isinstance(outcome, Refused):
+        return False
+    match outcome.kind:
+        case "changed":
+            return True
+        case "scope":
+            raise InvalidEventError(outcome.reason, field="scope")
+        case _:
+            raise MemoryNotFoundError(change.bank_id, change.memory_id)
+
+
+def _standing(outcome: Refused | MemoryRecord | None, change: MemoryChange) -> MemoryRecord:
+    """The memory, unless somebody else has deleted it since."""
+    if not isinstance(outcome, MemoryRecord):
+        raise MemoryNotFoundError(change.bank_id, change.memory_id)
+    return outcome
 
 
 def _restored(memory: Memory, head: Head, bank: BankRecord, now: datetime) -> Memory:

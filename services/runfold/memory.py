@@ -47,8 +47,12 @@ class MemoryReader(Protocol):
     async def banks(self, *, limit: int, cursor: str | None) -> tuple[list[BankRecord], str | None]:
         """A page of banks, the newest first, and the cursor of the next page."""
 
-    async def refusal(self, key: str, event_id: str, offset: int) -> Refused | None:
-        """Why the change at this offset was refused; None if it counts. Waits until that is decided."""
+    async def outcome(
+        self, bank_id: str, memory_id: str, event_id: str, offset: int
+    ) -> Refused | MemoryRecord | None:
+        """Waits until the change at this offset is decided. Why it was refused, or the memory, which may have been changed again
+        since; None if it is gone.
+        """
 
     async def head(self, bank_id: str, memory_id: str) -> Head | None:
         """What decides about the memory, also if it is gone."""
@@ -62,6 +66,15 @@ class MemoryReader(Protocol):
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None: ...
 
+    async def list(
+        self, bank_id: str, wanted: MemoriesWanted, *, limit: int, cursor: str | None
+    ) -> tuple[list[MemoryRecord], str | None]:
+        """A page of memories, and the cursor of the next page if there is one."""
+
+
+class Similarity(Protocol):
+    """What knows which memories are near in meaning, as fresh as a `MemoryReader`."""
+
     async def nearest(
         self,
         bank_id: str,
@@ -72,8 +85,3 @@ class MemoryReader(Protocol):
         matches: Callable[[MemoryRecord], bool] | None,
     ) -> list[Near]:
         """The memories of exactly this scope that are nearest in meaning, the nearest first."""
-
-    async def list(
-        self, bank_id: str, wanted: MemoriesWanted, *, limit: int, cursor: str | None
-    ) -> tuple[list[MemoryRecord], str | None]:
-        """A page of memories, and the cursor of the next page if there is one."""

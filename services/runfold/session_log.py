@@ -4,19 +4,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from aiokafka import TopicPartition
+
 from runfold.log.catalog import partition_of
 from runfold.log.reader import LogGoneError
 from runfold.log.settings import LogSettings
-from runfold.log.shared import decided_event, read_shared
+from runfold.log.shared import read_counting
 from runfold.session import EventsWanted, Logged, Session, has_expired, life_of
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold
 from runfold_projections.session import SessionRecord, SharedFold
 from runfold_projections.state import own_changes
-from runfold_schemas.errors import InvalidEventError, InvalidIdError, UndecodableError
+from runfold_schemas.errors import InvalidEventError, InvalidIdError
 from runfold_schemas.events import ABOUT_THE_RUN, AnyEvent
 from runfold_schemas.sessions import app_scope, session_key, user_scope
-from runfold_schemas.topics import CATALOG_PARTITIONS
+from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
 
 if TYPE_CHECKING:
     from runfold.client import Runfold
@@ -80,21 +82,11 @@ class LogSessionReader:
 
 async def fold_shared(settings: LogSettings, partitions: Iterable[int]) -> SharedFold:
     """What these partitions of `{prefix}.sessions` fold to, from their beginning to their end as it is now."""
-    seen: set[tuple[str, str]] = set()
-
-    def is_first(key: str, event_id: str, _: int) -> bool:
-        known = (key, event_id) in seen
-        seen.add((key, event_id))
-        return not known
-
-    folded = SharedFold({}, is_first=is_first)
+    folded = SharedFold({})
+    topic = Topics(settings.prefix).sessions
     for partition in partitions:
-        async for records in read_shared(settings, partition):
-            for record in records:
-                try:
-                    folded.take(*decided_event(record, partition), record.offset)
-                except UndecodableError:
-                    continue  # the projector keeps it as a dead letter
+        async for one in read_counting(settings, TopicPartition(topic, partition)):
+            folded.take(one.key, one.event, one.offset)
     return folded
 
 

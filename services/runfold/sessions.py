@@ -28,6 +28,7 @@ from runfold_projections.session import SessionRecord
 from runfold_projections.state import (
     FORWARD_BYTES_MAX,
     Forward,
+    changes_shared,
     fits,
     forwards,
     own_keys,
@@ -380,7 +381,7 @@ def _events(run: Run, batch: Sequence[Data | AnyEvent], envelope: Mapping[str, A
 
 def _shared(events: Iterable[AnyEvent], *, app: str, user: str) -> list[Forward]:
     """What the events change that others share. Raises `EventTooLargeError` where that could not be forwarded."""
-    shared = [one for event in events if event.state_delta for one in forwards(event, app=app, user=user)]
+    shared = [one for event in events if changes_shared(event) for one in forwards(event, app=app, user=user)]
     for forward in shared:
         if not fits(forward):
             raise EventTooLargeError(size=len(encode(forward.event)), limit=FORWARD_BYTES_MAX)

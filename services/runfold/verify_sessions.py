@@ -7,11 +7,10 @@ from typing import NamedTuple
 from runfold.log.ends import LogEnds
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
-from runfold.log.shared import shared_partitions
+from runfold.log.shared import partitions_of
 from runfold.session_log import fold_shared
-from runfold.store.runs import RunStore
-from runfold.store.sessions import SessionStore
-from runfold.store.state import StateStore, own_scope
+from runfold.store.generation import Generation
+from runfold.store.state import own_scope
 from runfold.verify import WAIT_SECONDS
 from runfold_projections.admission import Admission
 from runfold_projections.session import SessionRecord, SharedFold
@@ -33,7 +32,7 @@ class SharedDifference(NamedTuple):
 
 
 async def verify_sessions(
-    log: LogSettings, sessions: SessionStore, values: StateStore, *, wait_seconds: float = WAIT_SECONDS
+    log: LogSettings, stores: Generation, *, wait_seconds: float = WAIT_SECONDS
 ) -> tuple[int, list[SharedDifference]]:
     """How many sessions there are, and what is different about them and about the state that they share.
 
@@ -42,27 +41,27 @@ async def verify_sessions(
     deadline = asyncio.get_running_loop().time() + wait_seconds
     while True:
         expected = await fold_shared(log, range(CATALOG_PARTITIONS))
-        stored = await sessions.all()
-        held = {(one.scope, one.key): one.value for one in await values.all() if not _is_own(one.scope)}
+        stored = await stores.sessions.all()
+        held = {
+            (one.scope, one.key): one.value for one in await stores.values.all() if not _is_own(one.scope)
+        }
         found = [
             *_session_differences(expected, stored),
             *_value_differences(expected.values, held),
-            *[one async for one in _lag(log, sessions)],
+            *[one async for one in lag(log, stores, Topics(log.prefix).sessions)],
         ]
         if not found or asyncio.get_running_loop().time() > deadline:
             return len(stored), found
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def verify_own_state(
-    log: LogSettings, runs: RunStore, values: StateStore, run_id: str
-) -> list[SharedDifference]:
+async def verify_own_state(log: LogSettings, stores: Generation, run_id: str) -> list[SharedDifference]:
     """What is different about the state that the run's own log decides."""
-    state = await runs.get(run_id)
+    state = await stores.runs.get(run_id)
     if state is None:
         return []
     scope = own_scope(state.log_id)
-    held = (await values.read([scope]))[scope]
+    held = (await stores.values.read([scope]))[scope]
     end = max([state.record.next_offset, *(value.offset + 1 for value in held.values())])
     expected: dict[str, Value] = {}
     admission = Admission(run_id)
@@ -83,12 +82,13 @@ async def verify_own_state(
     )
 
 
-async def _lag(log: LogSettings, sessions: SessionStore) -> AsyncIterator[SharedDifference]:
+async def lag(log: LogSettings, stores: Generation, topic: str) -> AsyncIterator[SharedDifference]:
+    """Partitions of a topic that runs share which are not folded to their ends."""
     async with LogEnds.connect(log) as ends:
-        reached = await sessions.positions()
-        for at, end in (await ends.ends_of(shared_partitions(Topics(log.prefix)))).items():
-            if reached.get(at.partition, 0) < end:
-                detail = f"it is folded to offset {reached.get(at.partition, 0)}, the log ends at {end}"
+        reached = await stores.decided.positions()
+        for at, end in (await ends.ends_of(partitions_of(topic))).items():
+            if reached.get(at, 0) < end:
+                detail = f"it is folded to offset {reached.get(at, 0)}, the log ends at {end}"
                 yield SharedDifference(f"{at.topic}-{at.partition}", "stale position", detail)
 
 

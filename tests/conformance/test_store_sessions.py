@@ -62,10 +62,8 @@ async def test_a_session_is_read_as_it_was_saved(sessions):
 
 async def test_what_is_not_there_is_nothing(sessions):
     await sessions.save({}, position=1)
-    await sessions.note([])
 
-    assert await sessions.get([]) == await sessions.all() == await sessions.first_offsets([]) == {}
-    assert await sessions.positions() == {}
+    assert await sessions.get([]) == await sessions.all() == {}
     assert await sessions.list(SessionFilter(), now=NOON, limit=5) == ([], None)
 
 
@@ -98,28 +96,6 @@ async def test_concurrent_saves_end_with_the_furthest(sessions):
     )
 
     assert (await sessions.get(["s"]))["s"].app == "20"
-
-
-async def test_a_position_never_goes_back(sessions):
-    await asyncio.gather(*(sessions.save_position(3, offset) for offset in (5, 9, 2)))
-    await sessions.save_position(0, 2**62)
-    await sessions.save_position(3, 1)
-
-    assert await sessions.positions() == {3: 9, 0: 2**62}
-
-
-async def test_the_first_offset_of_an_event_stands_for_each_key(sessions):
-    await sessions.note([("k", "e", 5), ("k", "e", 7), ("k", "f", 6), ("other", "e", 8)])
-    await sessions.note([("k", "e", 9), ("k", "f", 2)])
-
-    asked = [("k", "e"), ("k", "f"), ("other", "e"), ("other", "f")]
-    assert await sessions.first_offsets(asked) == {("k", "e"): 5, ("k", "f"): 2, ("other", "e"): 8}
-
-
-async def test_of_many_that_note_an_event_at_once_the_first_stands(sessions):
-    await asyncio.gather(*(sessions.note([("k", "e", offset)]) for offset in range(20, -1, -1)))
-
-    assert await sessions.first_offsets([("k", "e")]) == {("k", "e"): 0}
 
 
 async def test_sessions_are_listed_newest_first_and_those_of_one_moment_by_id(sessions):
@@ -183,10 +159,9 @@ async def test_a_cursor_that_was_not_given_out_is_refused(sessions, cursor):
 
 async def test_generations_do_not_share_sessions(sessions, store):
     await save(sessions, session())
-    await sessions.save_position(0, 1)
     other = SessionStore(store, "other")
 
-    assert await other.all() == await other.positions() == {}
+    assert await other.all() == {}
 
 
 WANTED: dict[str, dict[str, Any]] = {

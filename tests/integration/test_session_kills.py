@@ -16,16 +16,15 @@ from tests.session_verbs import WAYS, everything
 from runfold import PlannerNote, Runfold, RunfoldError
 from runfold.ids import new_event_id
 from runfold.local import Service
-from runfold.log.shared import read_shared
+from runfold.log.shared import partitions_of, read_counting
 from runfold.session import EventsWanted, Session, SessionVerbs
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generations import Generations
-from runfold_projections.session import shared_event
 from runfold_schemas.codec import decode
 from runfold_schemas.errors import SessionNotFoundError
 from runfold_schemas.sessions import StateChanged, app_scope, user_scope
-from runfold_schemas.topics import CATALOG_PARTITIONS
+from runfold_schemas.topics import Topics
 
 APP = "shop"
 USERS = ("ann", "bob", "cleo")
@@ -221,12 +220,11 @@ async def shared_changes(settings: Settings) -> tuple[dict[str, dict[str, Any]],
     """What each scope holds by the order of the topic that decides it, and each change once, by key and event id."""
     values: dict[str, dict[str, Any]] = {}
     changes: set[tuple[str, str]] = set()
-    for partition in range(CATALOG_PARTITIONS):
-        async for records in read_shared(settings.log(), partition):
-            for key, event in map(shared_event, records):
-                if isinstance(event.data, StateChanged) and (key, event.event_id) not in changes:
-                    changes.add((key, event.event_id))
-                    values.setdefault(key, {}).update(event.state_delta or {})
+    for at in partitions_of(Topics(settings.prefix).sessions):
+        async for one in read_counting(settings.log(), at):
+            if isinstance(one.event.data, StateChanged):
+                changes.add((one.key, one.event.event_id))
+                values.setdefault(one.key, {}).update(one.event.state_delta or {})
     return values, changes
 
 

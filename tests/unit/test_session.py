@@ -194,9 +194,11 @@ def plain_fold(log: Sequence[Record]) -> SharedFold:
 def fold_of(
     part: Sequence[Record], before: dict[str, SessionRecord], firsts: dict[tuple[str, str], int]
 ) -> SharedFold:
-    fold = SharedFold(before, is_first=lambda key, id_, offset: firsts[key, id_] == offset)
+    fold = SharedFold(before)
     for one in part:
-        fold.take(*shared_event(one), one.offset)
+        key, said = shared_event(one)
+        if firsts[key, said.event_id] == one.offset:
+            fold.take(key, said, one.offset)
     return fold
 
 

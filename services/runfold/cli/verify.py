@@ -8,11 +8,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from runfold import verify as verifying
 from runfold.settings import Settings
 from runfold.store.database import connect
+from runfold.store.generation import Generation
 from runfold.store.generations import Generations
-from runfold.store.pages import PageStore
-from runfold.store.runs import RunStore
-from runfold.store.sessions import SessionStore
-from runfold.store.state import StateStore
 from runfold.verify_sessions import SharedDifference, verify_own_state, verify_sessions
 from runfold_schemas.errors import RunNotFoundError
 
@@ -29,21 +26,20 @@ async def verify(settings: Settings, *, run_id: str | None) -> int:
             return 1
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task("reading the log")
-            pages, states = PageStore(database, generation), RunStore(database, generation)
-            values = StateStore(database, generation)
-            async for name, found in verifying.verify(settings.log(), pages, states, run_id=run_id):
+            stores = Generation.of(database, generation)
+            async for name, found in verifying.verify(
+                settings.log(), stores.pages, stores.runs, run_id=run_id
+            ):
                 runs, differences = runs + 1, differences + len(found)
                 bar.update(task, description=f"{runs} runs compared, {differences} differences")
                 for one in found:
                     at = f" at offset {one.offset}" if one.offset is not None else ""
                     console.print(f"[red]{one.kind}[/] in run {name}{at}: {one.detail}", highlight=False)
-                own = await verify_own_state(settings.log(), states, values, name)
+                own = await verify_own_state(settings.log(), stores, name)
                 differences += _tell(console, own)
             if run_id is None:
                 bar.update(task, description="reading sessions")
-                count, shared = await verify_sessions(
-                    settings.log(), SessionStore(database, generation), values
-                )
+                count, shared = await verify_sessions(settings.log(), stores)
                 differences += _tell(console, shared)
     if run_id is not None and not runs:
         raise RunNotFoundError(run_id)

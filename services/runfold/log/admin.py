@@ -71,10 +71,13 @@ class LogAdmin:
         await self._create(
             [
                 self._new_topic(self._topics.catalog, partitions=CATALOG_PARTITIONS, config=catalog),
-                self._new_topic(
-                    self._topics.sessions,
-                    partitions=CATALOG_PARTITIONS,
-                    config={**everlasting, "max.message.bytes": str(RECORD_BYTES_MAX)},
+                *(
+                    self._new_topic(
+                        topic,
+                        partitions=CATALOG_PARTITIONS,
+                        config={**everlasting, "max.message.bytes": str(RECORD_BYTES_MAX)},
+                    )
+                    for topic in self._topics.shared
                 ),
                 self._new_topic(
                     self._topics.dead_letters,

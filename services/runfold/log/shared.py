@@ -1,6 +1,7 @@
 """The topics that many runs share: what is appended to them, and one partition read from its beginning."""
 
 from collections.abc import AsyncIterator, Iterable
+from typing import Final, NamedTuple
 
 from aiokafka import TopicPartition
 
@@ -8,8 +9,9 @@ from runfold.log.catalog import partition_of
 from runfold.log.publisher import Ack, Outgoing, Publisher
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
+from runfold_projections.memory import bank_event, memory_event
 from runfold_projections.session import shared_event
-from runfold_projections.state import Forward, fits, forwards
+from runfold_projections.state import Forward, changes_shared, fits, forwards
 from runfold_schemas.codec import Record, encode, headers
 from runfold_schemas.errors import UndecodableError
 from runfold_schemas.events import AnyEvent
@@ -18,40 +20,74 @@ from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
 
 async def send_shared(publisher: Publisher, settings: LogSettings, forward: Forward) -> Ack:
     """Hands over an event to the topic and the partition that decide its key."""
+    at = deciding(Topics(settings.prefix), forward.key)
     record = Outgoing(
         key=forward.key.encode(),
         value=encode(forward.event),
         headers=headers(forward.event, source=settings.source),
     )
-    topic = Topics(settings.prefix).deciding(forward.key)
-    return await publisher.send(topic, record, partition=partition_of(forward.key))
+    return await publisher.send(at.topic, record, partition=at.partition)
 
 
 async def forward(
     publisher: Publisher, settings: LogSettings, events: Iterable[AnyEvent], *, app: str, user: str | None
 ) -> None:
-    """Tells those who decide it what these events of a run change of state that others share."""
-    changes = [one for event in events if event.state_delta for one in forwards(event, app=app, user=user)]
+    """Tells those who decide it what these events of a run change that others share."""
+    changes = [
+        one for event in events if changes_shared(event) for one in forwards(event, app=app, user=user)
+    ]
     for ack in [await send_shared(publisher, settings, one) for one in changes if fits(one)]:
         await publisher.wait(ack)
 
 
-async def read_shared(settings: LogSettings, partition: int) -> AsyncIterator[list[Record]]:
-    """The records of one partition of `{prefix}.sessions`, up to its end as it is now."""
-    async for records in read(settings, Topics(settings.prefix).sessions, partition=partition):
-        yield records
+class Keyed(NamedTuple):
+    """An event under the key that it changes, with its offset and the broker's time, in milliseconds since 1970."""
+
+    key: str
+    event: AnyEvent
+    offset: int
+    log_time: int
 
 
-def decided_event(record: Record, partition: int) -> tuple[str, AnyEvent]:
-    """The key and the event of a record of that partition. Raises `UndecodableError` also where the key belongs to another
-    one: what is in the wrong partition has no place in the key's order.
+async def read_counting(settings: LogSettings, at: TopicPartition) -> AsyncIterator[Keyed]:
+    """The events of one partition that count, up to its end as it is now: an event counts once under its key, however often
+    it comes. What cannot be decoded the projector keeps as a dead letter.
     """
-    key, event = shared_event(record)
-    if partition_of(key) != partition:
+    seen: set[tuple[str, str]] = set()
+    async for records in read(settings, at.topic, partition=at.partition):
+        for record in records:
+            try:
+                one = decided_event(record, at)
+            except UndecodableError:
+                continue
+            if (one.key, one.event.event_id) not in seen:
+                seen.add((one.key, one.event.event_id))
+                yield one
+
+
+def decided_event(record: Record, at: TopicPartition) -> Keyed:
+    """The event of a record of that partition. Raises `UndecodableError` also where the key belongs to another one: what is
+    in the wrong partition has no place in the key's order.
+    """
+    key, event = _DECODERS[at.topic.rpartition(".")[2]](record)
+    if partition_of(key) != at.partition:
         raise UndecodableError(f"the key belongs to partition {partition_of(key)}")
-    return key, event
+    return Keyed(key, event, record.offset, record.log_time)
+
+
+def deciding(topics: Topics, key: str) -> TopicPartition:
+    """The partition whose order decides what is changed under this key."""
+    return TopicPartition(topics.deciding(key), partition_of(key))
+
+
+def partitions_of(topic: str) -> list[TopicPartition]:
+    """All partitions of a topic that runs share."""
+    return [TopicPartition(topic, partition) for partition in range(CATALOG_PARTITIONS)]
 
 
 def shared_partitions(topics: Topics) -> list[TopicPartition]:
-    """All partitions of `{prefix}.sessions`."""
-    return [TopicPartition(topics.sessions, partition) for partition in range(CATALOG_PARTITIONS)]
+    """All partitions of all topics that runs share."""
+    return [at for topic in topics.shared for at in partitions_of(topic)]
+
+
+_DECODERS: Final = {"sessions": shared_event, "memories": memory_event, "banks": bank_event}

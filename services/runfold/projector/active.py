@@ -11,7 +11,7 @@ from runfold.store.pages import EVENTS_MAX, Page, PageStore, pages_of
 from runfold.store.runs import RunState
 from runfold_projections.admission import Admission, Admitted
 from runfold_projections.run import RunRecord, fold
-from runfold_projections.state import Forward, Value, own_changes, shared_changes
+from runfold_projections.state import Forward, Value, changes_shared, own_changes, shared_changes
 from runfold_schemas.codec import Record, decode
 
 
@@ -86,7 +86,7 @@ class ActiveRun:
         """Takes in records that were judged, up to `reached`."""
         self.record = fold(self.record, admitted).model_copy(update={"next_offset": reached})
         for one in admitted:
-            if one.event is not None and one.event.state_delta is not None:
+            if one.event is not None and changes_shared(one.event):
                 self._values |= own_changes(one)
                 shared = shared_changes(one, app=self.record.agent_id, user=self.record.user_id)
                 self._forwards += shared

@@ -1,7 +1,7 @@
-"""Taking changes of shared state to the topic that decides them, where their publisher has not done so.
+"""Taking changes of what runs share to the topic that decides them, where their publisher has not done so.
 
 Who publishes through us forwards at once, so nearly always the change has come already by the time that it is looked for
-here. It is looked for in what is folded of `{prefix}.sessions`: after a rebuild from nothing that must first have reached
+here. It is looked for in what is folded of the shared topics: after a rebuild from nothing that must first have reached
 what was there when this worker began, or all that ever was would be forwarded once more.
 """
 
@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 
 from aiokafka import TopicPartition
 
-from runfold.log.catalog import partition_of
 from runfold.log.ends import LogEnds
 from runfold.log.publisher import Publisher
 from runfold.log.settings import LogSettings
-from runfold.log.shared import send_shared, shared_partitions
-from runfold.store.sessions import SessionStore
+from runfold.log.shared import deciding, send_shared, shared_partitions
+from runfold.store.generation import Generation
 from runfold_projections.state import Forward
 from runfold_schemas.sessions import session_key
 from runfold_schemas.topics import Topics
@@ -25,13 +24,18 @@ _LOOK_SECONDS = 0.1
 
 class Forwarder:
     def __init__(
-        self, settings: LogSettings, publisher: Publisher, ends: LogEnds, sessions: SessionStore
+        self,
+        settings: LogSettings,
+        publisher: Publisher,
+        ends: LogEnds,
+        stores: Generation,
     ) -> None:
         self._settings = settings
         self._publisher = publisher
         self._ends = ends
-        self._sessions = sessions
-        self._topic = Topics(settings.prefix).sessions
+        self._decided = stores.decided
+        self._sessions = stores.sessions
+        self._topics = Topics(settings.prefix)
         self._caught_up = False
         self._decided_at: dict[str, tuple[TopicPartition, int]] = {}
         """By run: how far its session's partition has to be folded until it is known whose the session is."""
@@ -42,7 +46,7 @@ class Forwarder:
         """
         if not self._caught_up:
             await self._catch_up()
-        known = await self._sessions.first_offsets((one.key, one.event.event_id) for one in forwards)
+        known = await self._decided.first_offsets((one.key, one.event.event_id) for one in forwards)
         missing = [one for one in forwards if (one.key, one.event.event_id) not in known]
         lost = await self._lost_sessions(missing)
         withheld = lost | self._decided_at.keys()
@@ -61,7 +65,7 @@ class Forwarder:
             self._decided_at = {}
             return set()
         # Looked at before the sessions are, or one that is folded in between would be taken for lost.
-        reached = await self._sessions.positions()
+        reached = await self._decided.positions()
         sessions = await self._sessions.get(list(opened.values()))
         await self._note_ends(
             {
@@ -70,9 +74,7 @@ class Forwarder:
                 if session_id not in sessions or sessions[session_id].run_id != run_id
             }
         )
-        lost = {
-            run_id for run_id, (at, end) in self._decided_at.items() if reached.get(at.partition, 0) >= end
-        }
+        lost = {run_id for run_id, (at, end) in self._decided_at.items() if reached.get(at, 0) >= end}
         for run_id in lost:
             del self._decided_at[run_id]
         return lost
@@ -80,8 +82,7 @@ class Forwarder:
     async def _note_ends(self, doubtful: Mapping[str, str]) -> None:
         """Where the partitions of these sessions ended when they were doubted first: by then each was won or lost."""
         partitions = {
-            run_id: TopicPartition(self._topic, partition_of(session_key(session_id)))
-            for run_id, session_id in doubtful.items()
+            run_id: deciding(self._topics, session_key(session_id)) for run_id, session_id in doubtful.items()
         }
         new = {at for run_id, at in partitions.items() if run_id not in self._decided_at}
         ends = await self._ends.ends_of(sorted(new))
@@ -90,10 +91,10 @@ class Forwarder:
         }
 
     async def _catch_up(self) -> None:
-        ends = await self._ends.ends_of(shared_partitions(Topics(self._settings.prefix)))
+        ends = await self._ends.ends_of(shared_partitions(self._topics))
         while True:
-            reached = await self._sessions.positions()
-            if all(reached.get(at.partition, 0) >= end for at, end in ends.items()):
+            reached = await self._decided.positions()
+            if all(reached.get(at, 0) >= end for at, end in ends.items()):
                 self._caught_up = True
                 return
             await asyncio.sleep(_LOOK_SECONDS)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from runfold.projector.worker import connect_worker
 from runfold.settings import Settings
 from runfold.store.database import Database, connect
+from runfold.store.decided import DecidedStore
 from runfold.store.generations import POINTER_LOOK_SECONDS, Generations, new_generation
 from runfold.store.runs import RunStore
-from runfold.store.sessions import SessionStore
 from runfold_schemas.errors import RunfoldError
 
 _LOOK_SECONDS = 0.25
@@ -95,8 +95,7 @@ async def _catching_up(
 
 
 async def _positions(database: Database, generation: str) -> dict[object, int]:
-    """How far a generation is: of each run by its id, of each partition of `{prefix}.sessions` by its number."""
+    """How far a generation is: of each run by its id, and of each partition of what runs share."""
     positions: dict[object, int] = dict([entry async for entry in RunStore(database, generation).progress()])
-    shared = await SessionStore(database, generation).positions()
-    positions.update((partition, offset) for partition, offset in shared.items())
+    positions.update(await DecidedStore(database, generation).positions())
     return positions

@@ -1,124 +1,74 @@
-"""What a worker folds of `{prefix}.sessions`: the partitions of the same numbers as its partitions of the catalog.
+"""What a worker folds of the topics that runs share: the partitions of the same numbers as its partitions of the catalog.
 
-    slice --> dead letters --> values of app: and user: keys --> deleted runs --> sessions --> position
+    slice --> dead letters --> which events have come --> the topic's fold --> position
 
 A crash between any two repeats work and loses nothing, and so does another owner of the partition that is still at work:
 everything is written over what is older only.
 """
 
-from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from aiokafka import TopicPartition
 
-from runfold.ids import new_event_id
-from runfold.log.catalog import partition_of
-from runfold.log.shared import decided_event
+from runfold.log.shared import Keyed, decided_event
 from runfold.log.tail import Slice
 from runfold.projector.writer import Writer
-from runfold.session import life_of
-from runfold.store.runs import RunStore
-from runfold.store.sessions import SessionStore
-from runfold.store.state import Entry, StateStore
+from runfold.store.decided import Come, DecidedStore
 from runfold_projections.admission import Admitted
-from runfold_projections.session import SessionRecord, SharedFold
-from runfold_projections.state import Forward
-from runfold_schemas.catalog import Life
-from runfold_schemas.codec import new_data, new_event
 from runfold_schemas.errors import UndecodableError
-from runfold_schemas.events import AnyEvent
-from runfold_schemas.sessions import (
-    SessionCreated,
-    SessionDeleted,
-    SessionUpdated,
-    is_session_run,
-    session_key,
-)
-
-Keyed = tuple[str, AnyEvent, int]
-"""The key, the event and the offset of a record."""
 
 
-class SharedTopic:
-    """`told` is the generation before, in a rebuild: what it has folded was buried and announced already."""
+class TopicFold(Protocol):
+    """What is folded of one of the topics."""
+
+    async def take(self, events: Sequence[Keyed]) -> None:
+        """Folds events of one partition that count, in their order, and writes what they make."""
+
+
+class SharedTopics:
+    """`told` is the generation before, in a rebuild: what it has folded was buried already."""
 
     def __init__(
         self,
         writer: Writer,
-        sessions: SessionStore,
-        values: StateStore,
-        runs: RunStore,
+        decided: DecidedStore,
+        folds: Mapping[str, TopicFold],
         *,
-        told: SessionStore | None = None,
+        told: DecidedStore | None = None,
     ) -> None:
         self._writer = writer
-        self._sessions = sessions
-        self._values = values
-        self._runs = runs
+        self._decided = decided
+        self._folds = folds
         self._told = told
 
-    async def positions(self) -> dict[int, int]:
-        return await self._sessions.positions()
+    async def positions(self) -> dict[TopicPartition, int]:
+        return await self._decided.positions()
 
-    async def take(self, part: Slice) -> None:
-        """Folds what a fetch brought of one partition, and writes it."""
+    def __contains__(self, at: TopicPartition) -> bool:
+        return at.topic in self._folds
+
+    async def take(self, parts: Sequence[Slice]) -> None:
+        """Folds what a fetch brought, and writes it. Partitions know nothing of each other."""
+        async with asyncio.TaskGroup() as tasks:
+            for part in parts:
+                tasks.create_task(self._take(part))
+
+    async def _take(self, part: Slice) -> None:
         keyed, undecodable = _decoded(part)
-        told = (await self._told.positions()).get(part.partition.partition, 0) if self._told else 0
-        await self._writer.bury(
-            [(_name(part.partition), bad) for bad in undecodable if bad.record.offset >= told]
-        )
-        fold = await self._folded(keyed)
-        times = {record.offset: record.log_time for record in part.records}
-        await self._values.save(Entry(scope, key, value) for (scope, key), value in fold.values.items())
-        for session, offset in fold.deleted:
-            await self._delete_runs(session, times[offset])
-        await self._sessions.save(fold.sessions, position=part.next_offset)
-        await self._sessions.save_position(part.partition.partition, part.next_offset)
+        await self._bury(part.partition, undecodable)
+        firsts = await self._decided.note([Come(one.key, one.event.event_id, one.offset) for one in keyed])
+        counting = [one for one in keyed if firsts[one.key, one.event.event_id] == one.offset]
+        if counting:
+            await self._folds[part.partition.topic].take(counting)
+        await self._decided.save_position(part.partition, part.next_offset)
 
-    async def delete_expired(self, partitions: Collection[int]) -> None:
-        """Deletes the sessions of these partitions whose time is over, by an event as anybody would."""
-        now = datetime.now(UTC)
-        async for session in self._sessions.expired(now):
-            key = session_key(session.session_id)
-            if partition_of(key) in partitions:
-                deleted = new_data(
-                    SessionDeleted, session_id=session.session_id, expires_at=session.expires_at
-                )
-                event = new_event(deleted, event_id=new_event_id(), run_id=session.run_id, timestamp=now)
-                await self._writer.share(Forward(key, event))
-
-    async def _folded(self, keyed: Sequence[Keyed]) -> SharedFold:
-        await self._sessions.note((key, event.event_id, offset) for key, event, offset in keyed)
-        firsts = await self._sessions.first_offsets((key, event.event_id) for key, event, _ in keyed)
-        before = await self._sessions.get(sorted(_session_ids(keyed)))
-        fold = SharedFold(before, is_first=lambda key, event_id, offset: firsts[key, event_id] == offset)
-        for key, event, offset in keyed:
-            fold.take(key, event, offset)
-        return fold
-
-    async def _delete_runs(self, session: SessionRecord, deleted_ms: int) -> None:
-        own = life_of(session)
-        gone = []
-        if await self._is_own(own):
-            # Before the others are looked for: who adds one that is not there yet looks for this afterwards.
-            gone = await self._runs.delete(
-                [(own, partition_of(own.run_id))], with_session={own.run_id: deleted_ms}
-            )
-        # The id may have been taken again since, by which the catalog names runs of the next session as well: in a rebuild
-        # they are all known before the deletion is read.
-        named = await self._runs.of_session(session.session_id, announced_by_ms=deleted_ms)
-        named = [life for life in named if not is_session_run(life.run_id, life.log_id)]
-        # Told before they cannot be found by their session any more: a crash in between forgets none of them.
-        await self._writer.announce_deleted(gone + named)
-        # Unreadable at once; the owner of each run, who is told by the catalog, clears up behind it.
-        await self._runs.delete((life, partition_of(life.run_id)) for life in named)
-
-    async def _is_own(self, own: Life) -> bool:
-        """Whether the run is the session's, as far as it is known: whoever creates a session could name any."""
-        standing = (await self._runs.get_many([own.run_id])).get(own.run_id)
-        return standing is None or (
-            standing.log_id == own.log_id and standing.record.session_id == own.session_id
-        )
+    async def _bury(self, at: TopicPartition, undecodable: Sequence[Admitted]) -> None:
+        if undecodable:
+            told = (await self._told.positions()).get(at, 0) if self._told else 0
+            name = f"{at.topic}-{at.partition}"
+            await self._writer.bury([(name, bad) for bad in undecodable if bad.record.offset >= told])
 
 
 def _decoded(part: Slice) -> tuple[list[Keyed], list[Admitted]]:
@@ -126,19 +76,7 @@ def _decoded(part: Slice) -> tuple[list[Keyed], list[Admitted]]:
     undecodable: list[Admitted] = []
     for record in part.records:
         try:
-            keyed.append((*decided_event(record, part.partition.partition), record.offset))
+            keyed.append(decided_event(record, part.partition))
         except UndecodableError as error:
             undecodable.append(Admitted(record, "undecodable", None, error.reason))
     return keyed, undecodable
-
-
-def _session_ids(keyed: Sequence[Keyed]) -> set[str]:
-    return {
-        event.data.session_id
-        for _, event, _ in keyed
-        if isinstance(event.data, SessionCreated | SessionUpdated | SessionDeleted)
-    }
-
-
-def _name(at: TopicPartition) -> str:
-    return f"{at.topic}-{at.partition}"

@@ -6,15 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from aiokafka import TopicPartition
-
-from runfold.log.catalog import partition_of
 from runfold.log.ends import LogEnds
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
+from runfold.log.shared import deciding
 from runfold.projector.writer import Writer
-from runfold.store.runs import RunStore
-from runfold.store.sessions import SessionStore
+from runfold.store.generation import Generation
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import decode
 from runfold_schemas.errors import UndecodableError
@@ -40,13 +37,12 @@ class Found(NamedTuple):
 
 
 class Sweep:
-    def __init__(
-        self, settings: LogSettings, ends: LogEnds, runs: RunStore, sessions: SessionStore, writer: Writer
-    ) -> None:
+    def __init__(self, settings: LogSettings, ends: LogEnds, stores: Generation, writer: Writer) -> None:
         self._settings = settings
         self._ends = ends
-        self._runs = runs
-        self._sessions = sessions
+        self._runs = stores.runs
+        self._sessions = stores.sessions
+        self._decided = stores.decided
         self._writer = writer
         self._unannounced: dict[str, _Unannounced] = {}
 
@@ -109,9 +105,9 @@ class Sweep:
 
     async def _has_lost(self, run: RunTopic, session_id: str) -> bool:
         """Whether the session is not this run's, by all that has been said of it so far."""
-        at = TopicPartition(Topics(self._settings.prefix).sessions, partition_of(session_key(session_id)))
+        at = deciding(Topics(self._settings.prefix), session_key(session_id))
         end = (await self._ends.ends_of([at]))[at]
-        folded = (await self._sessions.positions()).get(at.partition, 0)
+        folded = (await self._decided.positions()).get(at, 0)
         return folded >= end and not await self._has_won(run, session_id)
 
     async def _announce(self, run: RunTopic, opened: RunOpened | None) -> None:

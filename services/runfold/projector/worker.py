@@ -26,16 +26,16 @@ from runfold.log.tail import Slice, Tail
 from runfold.projector.active import ActiveRun, Folded, load
 from runfold.projector.forwarding import Forwarder
 from runfold.projector.lives import Lives
+from runfold.projector.memories import BanksTopic, MemoriesTopic
 from runfold.projector.ownership import Entry, catalog_group
-from runfold.projector.shared import SharedTopic
+from runfold.projector.sessions import SessionsTopic
+from runfold.projector.shared import SharedTopics, TopicFold
 from runfold.projector.sweep import Sweep
 from runfold.projector.writer import Writer
 from runfold.settings import Settings
 from runfold.store.database import Database
-from runfold.store.pages import PageStore
-from runfold.store.runs import RunState, RunStore
-from runfold.store.sessions import SessionStore
-from runfold.store.state import StateStore
+from runfold.store.generation import Generation
+from runfold.store.runs import RunState
 from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.topics import RunTopic, Topics
 
@@ -64,10 +64,9 @@ class Worker:
         tail: Tail,
         ends: LogEnds,
         writer: Writer,
-        shared: SharedTopic,
-        pages: PageStore,
-        runs: RunStore,
-        sessions: SessionStore,
+        shared: SharedTopics,
+        sessions: SessionsTopic,
+        stores: Generation,
     ) -> None:
         self._settings = settings
         self._generation = generation
@@ -78,15 +77,16 @@ class Worker:
         self._ends = ends
         self._writer = writer
         self._shared = shared
-        self._pages = pages
-        self._runs = runs
+        self._sessions = sessions
+        self._pages = stores.pages
+        self._runs = stores.runs
         self._partitions: set[int] = set()
         self._active: dict[str, ActiveRun] = {}
         self._by_topic: dict[str, ActiveRun] = {}
         self._backlog: deque[ActiveRun] = deque()
         self._catching_up: set[str] = set()
-        self._sweep = Sweep(self._log_settings, ends, runs, sessions, writer)
-        self._lives = Lives(self._topics, runs, writer)
+        self._sweep = Sweep(self._log_settings, ends, stores, writer)
+        self._lives = Lives(self._topics, stores.runs, writer)
         self._deleted: asyncio.Queue[RunTopic] = asyncio.Queue()
         # Who is active and who is parked changes under this lock, so that a bell never meets a run half parked.
         self._membership = asyncio.Lock()
@@ -147,7 +147,7 @@ class Worker:
             if at.partition not in self._partitions:
                 self._tail.unfollow(at)
             elif at not in self._tail:
-                self._tail.follow(at, positions.get(at.partition, 0))
+                self._tail.follow(at, positions.get(at, 0))
 
     async def _take_entries(self, entries: Sequence[Entry]) -> None:
         lives = [(life, time) for life, time in entries if isinstance(life, Life)]
@@ -235,19 +235,15 @@ class Worker:
         writing: asyncio.Task[None] | None = None
         sharing: asyncio.Task[None] | None = None
         async for slices in self._tail.slices():
-            if shared := [part for part in slices if part.partition.topic == self._topics.sessions]:
+            if shared := [part for part in slices if part.partition in self._shared]:
                 if sharing is not None:
                     await sharing
-                sharing = self._tasks.create_task(self._take_shared(shared))
+                sharing = self._tasks.create_task(self._shared.take(shared))
             batch = await self._fold(slices)
             if writing is not None:
                 await writing
             writing = self._tasks.create_task(self._write(batch)) if batch else None
             await self._look_who_caught_up()
-
-    async def _take_shared(self, parts: Sequence[Slice]) -> None:
-        for part in parts:
-            await self._shared.take(part)
 
     async def _fold(self, slices: Sequence[Slice]) -> list[Folded]:
         # Whose records these are is settled now: a run that is loaded anew meanwhile begins somewhere else.
@@ -354,7 +350,7 @@ class Worker:
     async def _sweep_again_and_again(self) -> None:
         while True:
             await asyncio.sleep(self._settings.sweep_seconds)
-            await self._shared.delete_expired(self._partitions)
+            await self._sessions.delete_expired(self._partitions)
             topics = await self._ends.run_topics()
             async with self._membership:
                 ours = {
@@ -381,33 +377,30 @@ async def connect_worker(
     What the generation that it is `rebuilt_from` has folded is not buried and announced a second time.
     """
     log = settings.log("runfold/projector")
-    runs, pages = RunStore(database, generation), PageStore(database, generation)
-    sessions, values = SessionStore(database, generation), StateStore(database, generation)
+    topics, stores = Topics(settings.prefix), Generation.of(database, generation)
+    told = Generation.of(database, rebuilt_from) if rebuilt_from else None
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(LogAdmin.connect(log))
         await admin.check_broker()
         await admin.create_shared_topics()
-        for store in (runs, pages, sessions, values):
-            await store.create_indexes()
+        await stores.create_indexes()
         publisher = await stack.enter_async_context(Publisher.connect(log))
         tail = await stack.enter_async_context(Tail.connect(log))
         ends = await stack.enter_async_context(LogEnds.connect(log))
         writer = Writer(
-            Topics(settings.prefix),
+            topics,
             publisher,
-            pages=pages,
-            runs=runs,
-            values=values,
-            forwarder=Forwarder(log, publisher, ends, sessions),
-            told=RunStore(database, rebuilt_from) if rebuilt_from else None,
+            stores,
+            forwarder=Forwarder(log, publisher, ends, stores),
+            told=told.runs if told else None,
         )
-        shared = SharedTopic(
-            writer,
-            sessions,
-            values,
-            runs,
-            told=SessionStore(database, rebuilt_from) if rebuilt_from else None,
-        )
+        sessions = SessionsTopic(writer, stores)
+        folds: dict[str, TopicFold] = {
+            topics.sessions: sessions,
+            topics.memories: MemoriesTopic(stores),
+            topics.banks: BanksTopic(stores),
+        }
+        shared = SharedTopics(writer, stores.decided, folds, told=told.decided if told else None)
         yield Worker(
             settings,
             generation,
@@ -416,7 +409,6 @@ async def connect_worker(
             ends=ends,
             writer=writer,
             shared=shared,
-            pages=pages,
-            runs=runs,
             sessions=sessions,
+            stores=stores,
         )

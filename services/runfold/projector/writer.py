@@ -15,9 +15,10 @@ from runfold.log.publisher import Outgoing, Publisher, record_size
 from runfold.projector.active import ActiveRun, Folded, load
 from runfold.projector.forwarding import Forwarder
 from runfold.projector.unsaved import FORWARDS_BYTES_MAX, UnsavedRuns
-from runfold.store.pages import MERGE_AT, PageStore
+from runfold.store.generation import Generation
+from runfold.store.pages import MERGE_AT
 from runfold.store.runs import RunState, RunStore
-from runfold.store.state import Entry, StateStore, own_scope
+from runfold.store.state import Entry, own_scope
 from runfold_projections.admission import Admitted
 from runfold_projections.state import Forward
 from runfold_schemas.catalog import Life
@@ -44,18 +45,16 @@ class Writer:
         self,
         topics: Topics,
         publisher: Publisher,
+        stores: Generation,
         *,
-        pages: PageStore,
-        runs: RunStore,
-        values: StateStore,
         forwarder: Forwarder,
         told: RunStore | None = None,
     ) -> None:
         self._topics = topics
         self._publisher = publisher
-        self._pages = pages
-        self._runs = runs
-        self._values = values
+        self._pages = stores.pages
+        self._runs = stores.runs
+        self._values = stores.values
         self._forwarder = forwarder
         self._told = told
         self._unsaved = UnsavedRuns()
@@ -131,7 +130,7 @@ class Writer:
         )
 
     async def share(self, forward: Forward) -> None:
-        """Publishes an event for `{prefix}.sessions`."""
+        """Publishes an event to the topic that decides it."""
         await self._forwarder.publish([forward])
 
     async def save_states(self) -> None:

@@ -4,6 +4,7 @@ from contextlib import AsyncExitStack
 from typing import Self
 
 from runfold.query.checkpoints import Checkpoints
+from runfold.query.decided import DecidedReader
 from runfold.query.live import LiveRuns
 from runfold.query.lives import Lives
 from runfold.query.runs import RunReader
@@ -29,11 +30,10 @@ class Reading:
         )
         self.checkpoints = Checkpoints()
         self.sessions = SessionRuns(self.snapshots, self.runs)
-        self.stored_sessions = StoredSessions(
-            self.snapshots, self.runs, log, wait_timeout_seconds=settings.wait_timeout_seconds
-        )
+        decided = DecidedReader(self.snapshots, log, wait_timeout_seconds=settings.wait_timeout_seconds)
+        self.stored_sessions = StoredSessions(decided, self.runs)
         self.live = LiveRuns(log, self.runs)
-        self._parts = (self.snapshots, lives, self.stored_sessions, self.live)
+        self._parts = (self.snapshots, lives, decided, self.live)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:

@@ -15,31 +15,13 @@ from typing import NamedTuple, Self
 
 from runfold.settings import Settings
 from runfold.store.database import Database, connect
+from runfold.store.generation import Generation
 from runfold.store.generations import POINTER_LOOK_SECONDS, Generations
 from runfold.store.listing import cursor_after
-from runfold.store.pages import PageStore
-from runfold.store.runs import RunFilter, RunState, RunStore, place_in_list
-from runfold.store.sessions import SessionStore
-from runfold.store.state import StateStore
+from runfold.store.runs import RunFilter, RunState, place_in_list
 from runfold_schemas.errors import UnavailableError
 
 _log = logging.getLogger(__name__)
-
-
-class Generation(NamedTuple):
-    name: str
-    runs: RunStore
-    pages: PageStore
-    sessions: SessionStore
-    values: StateStore
-
-    async def find(self, run_id: str) -> "Snapshot | None":
-        state = await self.runs.get(run_id)
-        if state is None:
-            return None
-        return Snapshot(
-            self, state, await self.pages.end(state.log_id, first_offset=state.record.next_offset)
-        )
 
 
 class Snapshot(NamedTuple):
@@ -101,8 +83,11 @@ class Snapshots:
             # The old one is read beside the new one until the projectors have surely taken over, and let go before it
             # is dropped.
             self._previous_until = time.monotonic() + self._settings.retire_seconds / 2
-            self._previous, self._generation = self._generation, self._open(pointer.current)
-        self._joined = self._open(pointer.joined) if pointer.joined else None
+            self._previous, self._generation = (
+                self._generation,
+                Generation.of(self._database, pointer.current),
+            )
+        self._joined = Generation.of(self._database, pointer.joined) if pointer.joined else None
 
     async def generations(self) -> list[Generation]:
         """Those that are read, the current one first: more than one around a switch, none where nothing was ever projected.
@@ -120,7 +105,7 @@ class Snapshots:
     async def find(self, run_id: str) -> Snapshot | None:
         """A run as it is stored. Raises `UnavailableError`."""
         current = await self.current()
-        snapshots = [await generation.find(run_id) for generation in self._read()]
+        snapshots = [await _find(generation, run_id) for generation in self._read()]
         found = [snapshot for snapshot in snapshots if snapshot is not None]
         if not found and await self.left(current):
             return await self.find(run_id)
@@ -156,16 +141,6 @@ class Snapshots:
         previous = self._previous if time.monotonic() < self._previous_until else None
         return [one for one in (self._generation, self._joined, previous) if one is not None]
 
-    def _open(self, name: str) -> Generation:
-        database = self._database
-        return Generation(
-            name,
-            RunStore(database, name),
-            PageStore(database, name),
-            SessionStore(database, name),
-            StateStore(database, name),
-        )
-
     async def _watch(self) -> None:
         while True:
             try:
@@ -184,6 +159,14 @@ class Snapshots:
                 await self.look()
             self._tried.set()
             await asyncio.sleep(POINTER_LOOK_SECONDS)
+
+
+async def _find(generation: Generation, run_id: str) -> Snapshot | None:
+    state = await generation.runs.get(run_id)
+    if state is None:
+        return None
+    end = await generation.pages.end(state.log_id, first_offset=state.record.next_offset)
+    return Snapshot(generation, state, end)
 
 
 async def _as_furthest(

@@ -1,27 +1,25 @@
 """Sessions as MongoDB has them, and nothing older than what was acknowledged before they were asked for.
 
-Kafka is asked how far the logs reach that decide an answer; then the answer waits until as much is folded. A run that the
-projector has not reached yet is read from its log instead.
+Kafka is asked how far the logs reach that decide an answer (`DecidedReader`). A run that the projector has not reached yet is
+read from its log.
 """
 
 import asyncio
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from aiokafka import TopicPartition
 
-from runfold.log.catalog import partition_of
-from runfold.log.ends import LogEnds
 from runfold.log.reader import LogGoneError
-from runfold.log.settings import LogSettings
+from runfold.log.shared import deciding
+from runfold.query.decided import DecidedReader
 from runfold.query.history import History, Slice, SnapshotHistory
 from runfold.query.runs import RunReader
-from runfold.query.snapshots import Generation, Snapshots
 from runfold.session import EventsWanted, Logged, Session, life_of
 from runfold.session_log import is_shown, is_wanted, shared_scopes
+from runfold.store.generation import Generation
 from runfold.store.sessions import SessionFilter
 from runfold.store.state import own_scope
 from runfold_projections.run import fold
@@ -31,10 +29,6 @@ from runfold_schemas.catalog import Life
 from runfold_schemas.codec import Record, decode
 from runfold_schemas.errors import InvalidIdError, UnavailableError
 from runfold_schemas.sessions import session_key
-from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
-
-_POLL_SECONDS: Final = 0.002
-_POLL_SECONDS_MAX: Final = 0.020
 
 _PATIENCE_SECONDS: Final = 0.5
 _PATIENCE_SHORT_SECONDS: Final = 0.03
@@ -46,29 +40,15 @@ _ATTEMPTS: Final = 5
 
 
 class StoredSessions:
-    """A `SessionReader`. Use it as an async context manager; it connects to Kafka when it is first asked."""
+    """A `SessionReader`."""
 
-    def __init__(
-        self, snapshots: Snapshots, runs: RunReader, settings: LogSettings, *, wait_timeout_seconds: float
-    ) -> None:
-        self._snapshots = snapshots
+    def __init__(self, decided: DecidedReader, runs: RunReader) -> None:
+        self._decided = decided
         self._runs = runs
-        self._settings = settings
-        self._topics = Topics(settings.prefix)
-        self._wait_timeout_seconds = wait_timeout_seconds
-        self._connecting = asyncio.Lock()
-        self._stack = AsyncExitStack()
-        self._log_ends: LogEnds | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._stack.aclose()
+        self._topics = decided.topics
 
     async def find(self, session_id: str) -> SessionRecord | None:
-        shared = self._shared([session_key(session_id)])
-        generation = await self._folded(await self._ends(shared))
+        generation = await self._decided.of_keys(session_key(session_id))
         if generation is None:
             return None
         return (await generation.sessions.get([session_id])).get(session_id)
@@ -76,11 +56,11 @@ class StoredSessions:
     async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
         scopes = shared_scopes(record)
         at = self._run_partition(record)
-        ends = await self._ends({*self._shared(scopes), at})
+        ends = await self._decided.ends({*(deciding(self._topics, scope) for scope in scopes), at})
         end = ends.pop(at, None)
         if end is None:
             raise LogGoneError(at.topic)
-        shared = await self._values(await self._folded(ends), scopes)
+        shared = await self._values(await self._decided.folded(ends), scopes)
         return await self._session(record, end, shared, wanted)
 
     async def _session(
@@ -115,12 +95,12 @@ class StoredSessions:
         return self._runs.log_history(life, end=end), {}
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
-        return await self._values(await self._folded(await self._ends(self._shared(scopes))), scopes)
+        return await self._values(await self._decided.of_keys(*scopes), scopes)
 
     async def _views(self, generation: Generation, records: Sequence[SessionRecord]) -> list[Session]:
         """Those that are not gone, in few queries, but for those whose saved state is behind their log."""
         places = {record.run_id: at for record in records if (at := self._place(record)) is not None}
-        ends = await self._ends(places.values())
+        ends = await self._decided.ends(places.values())
         standing = [record for record in records if record.run_id in places and places[record.run_id] in ends]
         states = await generation.runs.get_many([record.run_id for record in standing])
         scopes = {
@@ -154,50 +134,11 @@ class StoredSessions:
                 raise
             return None
 
-    async def _folded(self, ends: Mapping[TopicPartition, int]) -> Generation | None:
-        """The generation that has folded `{prefix}.sessions` up to these ends; None if nothing was ever there to fold."""
-        until, pause = time.monotonic() + self._wait_timeout_seconds, _POLL_SECONDS
-        while True:
-            for generation in await self._snapshots.generations():
-                positions = await generation.sessions.positions()
-                if all(positions.get(at.partition, 0) >= end for at, end in ends.items()):
-                    return generation
-            if not any(ends.values()):
-                return None
-            if time.monotonic() > until:
-                raise UnavailableError(
-                    "The projector",
-                    reason=f"{self._topics.sessions} was not projected to its end within {self._wait_timeout_seconds:g} s",
-                )
-            await asyncio.sleep(pause)
-            pause = min(1.5 * pause, _POLL_SECONDS_MAX)
-
     async def _values(self, generation: Generation | None, scopes: Sequence[str]) -> dict[str, Any]:
         if generation is None:
             return {}
         held = await generation.values.read(scopes)
         return {key: value.value for scope in scopes for key, value in held[scope].items()}
-
-    async def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        try:
-            async with asyncio.timeout(self._wait_timeout_seconds):
-                return await (await self._connected()).ends_of(list(partitions))
-        except TimeoutError as error:
-            raise UnavailableError(
-                "Kafka", reason=f"no answer in {self._wait_timeout_seconds:g} s"
-            ) from error
-
-    async def _connected(self) -> LogEnds:
-        async with self._connecting:
-            if self._log_ends is None:
-                self._log_ends = await self._stack.enter_async_context(
-                    LogEnds.connect(self._settings, timeout_seconds=self._wait_timeout_seconds)
-                )
-            return self._log_ends
-
-    def _shared(self, keys: Iterable[str]) -> set[TopicPartition]:
-        """The partitions that decide these keys."""
-        return {TopicPartition(self._topics.sessions, partition_of(key)) for key in keys}
 
     def _run_partition(self, record: SessionRecord) -> TopicPartition:
         return TopicPartition(self._topics.run(record.run_id, record.log_id), 0)
@@ -212,8 +153,7 @@ class StoredSessions:
     async def list(
         self, *, app: str | None, user: str | None, labels: Mapping[str, str], limit: int, cursor: str | None
     ) -> tuple[list[Session], str | None]:
-        shared = {TopicPartition(self._topics.sessions, number) for number in range(CATALOG_PARTITIONS)}
-        generation = await self._folded(await self._ends(shared))
+        generation = await self._decided.all_of(self._topics.sessions)
         if generation is None:
             return [], None
         records, following = await generation.sessions.list(

@@ -18,6 +18,7 @@ from pymongo.errors import DuplicateKeyError
 from runfold.ids import uuid7
 from runfold.store.database import Database
 from runfold.store.unavailable import mongo_errors
+from runfold.store.vectors import COLLECTION as VECTORS
 
 POINTER_LOOK_SECONDS = 1.0
 """How often whoever follows the pointer looks at it."""
@@ -26,7 +27,18 @@ JOINED_SECONDS = 60.0
 """How long a joined generation is read without a switch. Long, since the clocks of two machines may differ."""
 
 _POINTER = "generation"
-_COLLECTIONS = ("pages.", "runs.", "values.", "sessions.", "positions.", "seen.")
+_COLLECTIONS = (
+    "pages.",
+    "runs.",
+    "values.",
+    "positions.",
+    "seen.",
+    "sessions.",
+    "heads.",
+    "memories.",
+    "revisions.",
+    "banks.",
+)
 _NOT_JOINED = {"joined": "", "joined_until": ""}
 
 
@@ -109,6 +121,7 @@ class Generations:
         """Throws all projections away; the projector begins a new generation from the log."""
         with mongo_errors():
             await self._pointers.drop()
+            await self._database.drop_collection(VECTORS)
         for generation in await self.others():
             await self.drop(generation)
 

@@ -23,7 +23,12 @@ Place = tuple[int, str]
 
 def newest_first(time_field: str) -> list[tuple[str, int]]:
     """The order of a list, for sorting."""
-    return [(time_field, DESCENDING), ("_id", DESCENDING)]
+    return listed(time_field, ascending=False)
+
+
+def listed(time_field: str, *, ascending: bool) -> list[tuple[str, int]]:
+    direction = ASCENDING if ascending else DESCENDING
+    return [(time_field, direction), ("_id", direction)]
 
 
 def list_index(time_field: str, *fields: str) -> IndexModel:
@@ -31,16 +36,19 @@ def list_index(time_field: str, *fields: str) -> IndexModel:
     return IndexModel([*((field, ASCENDING) for field in fields), *newest_first(time_field)])
 
 
-def beyond(query: dict[str, Any], time_field: str, cursor: str | None) -> dict[str, Any]:
+def beyond(
+    query: dict[str, Any], time_field: str, cursor: str | None, *, ascending: bool = False
+) -> dict[str, Any]:
     """`query` for what comes behind the cursor. Raises `InvalidEventError` for a foreign one."""
     if cursor is None:
         return query
     time, id_ = _read(cursor)
+    behind = "$gt" if ascending else "$lt"
     # The last line says nothing new, but it is what lets every index begin at the cursor instead of at the newest entry.
     return {
         **query,
-        "$or": [{time_field: {"$lt": time}}, {time_field: time, "_id": {"$lt": id_}}],
-        time_field: {**query.get(time_field, {}), "$lte": time},
+        "$or": [{time_field: {behind: time}}, {time_field: time, "_id": {behind: id_}}],
+        time_field: {**query.get(time_field, {}), f"{behind}e": time},
     }
 
 

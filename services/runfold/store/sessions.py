@@ -1,16 +1,15 @@
-"""Sessions, and how far `{prefix}.sessions` is folded: what its partitions' owners write.
+"""Sessions, as the owners of the partitions of `{prefix}.sessions` write them.
 
 Two owners of a partition may be at work for a moment. Both fold the same records, and each document is written over an older
 one only, so it does not matter which of them is late. A deleted session stays as its position for the same reason.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from pymongo import ASCENDING, IndexModel, UpdateOne
-from pymongo.errors import BulkWriteError
 
 from runfold.store.database import Database
 from runfold.store.listing import (
@@ -22,7 +21,7 @@ from runfold.store.listing import (
     microseconds,
     newest_first,
 )
-from runfold.store.unavailable import duplicates_of, mongo_errors
+from runfold.store.unavailable import mongo_errors
 from runfold.store.writing import upsert_where
 from runfold_projections.session import SessionRecord
 
@@ -52,8 +51,6 @@ class SessionStore:
 
     def __init__(self, database: Database, generation: str) -> None:
         self._sessions = database[f"sessions.{generation}"]
-        self._positions = database[f"positions.{generation}"]
-        self._seen = database[f"seen.{generation}"]
 
     async def create_indexes(self) -> None:
         with mongo_errors():
@@ -89,42 +86,6 @@ class SessionStore:
         """Every session there is: for `verify`."""
         with mongo_errors():
             return {found["_id"]: _record(found) async for found in self._sessions.find(_STANDING)}
-
-    # How far each partition is folded, and which events have counted.
-
-    async def positions(self) -> dict[int, int]:
-        """The offset that each partition is folded to; nothing of one that never had a record."""
-        with mongo_errors():
-            return {found["_id"]: found["next_offset"] async for found in self._positions.find({})}
-
-    async def save_position(self, partition: int, next_offset: int) -> None:
-        with mongo_errors():
-            await self._positions.update_one(
-                {"_id": partition}, {"$max": {"next_offset": next_offset}}, upsert=True
-            )
-
-    async def note(self, events: Iterable[tuple[str, str, int]]) -> None:
-        """Notes of events, each by its key, its id and its offset, that they have come. The first offset stands."""
-        operations = [
-            UpdateOne({"_id": _seen_id(key, event_id)}, {"$min": {"offset": offset}}, upsert=True)
-            for key, event_id, offset in events
-        ]
-        if not operations:
-            return
-        try:
-            with mongo_errors():
-                await self._seen.bulk_write(operations, ordered=False)
-        except BulkWriteError as error:
-            duplicates_of(error)
-
-    async def first_offsets(self, events: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        """Where each of these events came first, by key and id; nothing of one that has not come."""
-        wanted = {_seen_id(*event): event for event in events}
-        if not wanted:
-            return {}
-        with mongo_errors():
-            cursor = self._seen.find({"_id": {"$in": list(wanted)}})
-            return {wanted[found["_id"]]: found["offset"] async for found in cursor}
 
     async def list(
         self, wanted: SessionFilter, *, now: datetime, limit: int, cursor: str | None = None
@@ -171,7 +132,3 @@ _FIELDS = ("record", "app", "user", "created_us", "label_pairs", "expires_us")
 
 def _record(found: dict[str, Any]) -> SessionRecord:
     return SessionRecord.model_validate_json(found["record"])
-
-
-def _seen_id(key: str, event_id: str) -> str:
-    return f"{event_id}:{key}"

@@ -1,0 +1,183 @@
+"""Memories read from the log alone, for whoever has no MongoDB: slower the more there is, and always right."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from aiokafka import TopicPartition
+
+from runfold.log.settings import LogSettings
+from runfold.log.shared import deciding, partitions_of, read_counting
+from runfold.memory import MemoriesWanted
+from runfold_projections.memory import (
+    BankRecord,
+    Head,
+    MemoryFold,
+    MemoryRecord,
+    Refused,
+    Revision,
+    apply_to_bank,
+    bank_of,
+    readable_until,
+)
+from runfold_schemas.errors import InvalidEventError
+from runfold_schemas.memories import bank_key, memory_key
+
+if TYPE_CHECKING:
+    from runfold.client import Runfold
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedMemories:
+    """What partitions of `{prefix}.memories` fold to: memories and heads by key, revisions with the deletion that ends them."""
+
+    heads: Mapping[str, Head] = field(default_factory=dict)
+    records: Mapping[str, MemoryRecord] = field(default_factory=dict)
+    revisions: Mapping[tuple[str, str], tuple[Revision, datetime]] = field(default_factory=dict)
+    """By key and id, each with when it expires."""
+    refused: Mapping[tuple[str, str], Refused] = field(default_factory=dict)
+
+
+class LogMemoryReader:
+    """A `MemoryReader` that reads whole partitions for each answer, and knows nothing of similarity."""
+
+    def __init__(self, runfold: "Runfold") -> None:
+        self._settings = runfold.settings
+        self._topics = runfold.topics
+
+    async def bank(self, bank_id: str) -> BankRecord | None:
+        at = deciding(self._topics, bank_key(bank_id))
+        return (await fold_banks(self._settings, [at])).get(bank_id)
+
+    async def banks(self, *, limit: int, cursor: str | None) -> tuple[list[BankRecord], str | None]:
+        folded = await fold_banks(self._settings, partitions_of(self._topics.banks))
+        banks = sorted(folded.values(), key=lambda bank: (bank.created_at, bank.bank_id), reverse=True)
+        begin = _position(cursor)
+        return banks[begin : begin + limit], _following(begin, limit, len(banks))
+
+    async def outcome(
+        self,
+        bank_id: str,
+        memory_id: str,
+        event_id: str,
+        offset: int,  # noqa: ARG002  # the log is read to its end, which is behind it
+    ) -> Refused | MemoryRecord | None:
+        folded, key = await self._of(bank_id, memory_id), memory_key(bank_id, memory_id)
+        return folded.refused.get((key, event_id)) or _unexpired(folded.records.get(key))
+
+    async def head(self, bank_id: str, memory_id: str) -> Head | None:
+        return (await self._of(bank_id, memory_id)).heads.get(memory_key(bank_id, memory_id))
+
+    async def find(self, bank_id: str, memory_id: str) -> MemoryRecord | None:
+        return _unexpired((await self._of(bank_id, memory_id)).records.get(memory_key(bank_id, memory_id)))
+
+    async def revisions(
+        self, bank_id: str, memory_id: str, *, labels: Mapping[str, str], limit: int, cursor: str | None
+    ) -> tuple[list[Revision], str | None]:
+        folded, key, now = (
+            await self._of(bank_id, memory_id),
+            memory_key(bank_id, memory_id),
+            datetime.now(UTC),
+        )
+        before = None if cursor is None else _position(cursor)
+        found = [
+            revision
+            for (of, _), (revision, until) in folded.revisions.items()
+            if of == key
+            and until > now
+            and labels.items() <= revision.labels.items()
+            and (before is None or revision.offset < before)
+        ]
+        found.sort(key=lambda revision: revision.offset, reverse=True)
+        return found[:limit], str(found[limit - 1].offset) if len(found) > limit else None
+
+    async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None:
+        folded = await self._of(bank_id, memory_id)
+        found = folded.revisions.get((memory_key(bank_id, memory_id), revision_id))
+        return found[0] if found is not None and found[1] > datetime.now(UTC) else None
+
+    async def list(
+        self, bank_id: str, wanted: MemoriesWanted, *, limit: int, cursor: str | None
+    ) -> tuple[list[MemoryRecord], str | None]:
+        folded = await fold_memories(self._settings, partitions_of(self._topics.memories))
+        found = [
+            record
+            for record in map(_unexpired, folded.records.values())
+            if record is not None
+            and record.bank_id == bank_id
+            and wanted.scope in (None, record.memory.scope)
+            and (wanted.matches is None or wanted.matches(record))
+        ]
+        found.sort(
+            key=lambda record: (getattr(record, wanted.order), memory_key(bank_id, record.memory_id)),
+            reverse=not wanted.ascending,
+        )
+        begin = _position(cursor)
+        return found[begin : begin + limit], _following(begin, limit, len(found))
+
+    async def _of(self, bank_id: str, memory_id: str) -> LoggedMemories:
+        return await fold_memories(self._settings, [deciding(self._topics, memory_key(bank_id, memory_id))])
+
+
+async def fold_memories(settings: LogSettings, partitions: list[TopicPartition]) -> LoggedMemories:
+    """What these partitions fold to, from their beginning to their end as it is now."""
+    fold = MemoryFold({})
+    for at in partitions:
+        async for one in read_counting(settings, at):
+            fold.take(one.key, one.event, one.offset)
+    return LoggedMemories(
+        {key: one.head for key, one in fold.heads.items()},
+        {key: record for key, record in fold.records.items() if record is not None},
+        {
+            (key, revision.revision_id): (revision, readable_until(revision, deleted_at))
+            for (key, revision), deleted_at in zip(fold.revisions, _deletions(fold), strict=True)
+        },
+        {(key, event_id): refused for key, event_id, refused in fold.refused},
+    )
+
+
+async def fold_banks(settings: LogSettings, partitions: list[TopicPartition]) -> dict[str, BankRecord]:
+    """The banks of these partitions of `{prefix}.banks`."""
+    banks: dict[str, BankRecord | None] = {}
+    for at in partitions:
+        async for one in read_counting(settings, at):
+            bank_id = bank_of(one.event)
+            banks[bank_id] = apply_to_bank(banks.get(bank_id), one.event)
+    return {bank_id: bank for bank_id, bank in banks.items() if bank is not None}
+
+
+def _deletions(fold: MemoryFold) -> list[datetime | None]:
+    """For each revision when the deletion was that ends it, or None."""
+    deletions: list[datetime | None] = [None] * len(fold.revisions)
+    places: dict[str, list[int]] = {}
+    for place, (key, _) in enumerate(fold.revisions):
+        places.setdefault(key, []).append(place)
+    for key, ending in fold.endings:
+        for place in places.get(key, []):
+            if ending.undone and deletions[place] == ending.deleted_at:
+                deletions[place] = None
+            elif (
+                not ending.undone
+                and deletions[place] is None
+                and fold.revisions[place][1].offset <= ending.offset
+            ):
+                deletions[place] = ending.deleted_at
+    return deletions
+
+
+def _unexpired(record: MemoryRecord | None) -> MemoryRecord | None:
+    if record is None or (record.memory.expires_at and record.memory.expires_at <= datetime.now(UTC)):
+        return None
+    return record
+
+
+def _position(cursor: str | None) -> int:
+    position = cursor or "0"
+    if not position.isdecimal():
+        raise InvalidEventError("the cursor is not one that was given out here", field="cursor")
+    return int(position)
+
+
+def _following(begin: int, limit: int, total: int) -> str | None:
+    return str(begin + limit) if total > begin + limit else None

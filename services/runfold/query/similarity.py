@@ -1,0 +1,129 @@
+"""Which memories of a scope are near in meaning: its facts' vectors, held against that of the query.
+
+A vector is looked for in this process, then in MongoDB, and made where neither has it, so that a new memory is found at once
+and a database without vectors is only slower.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import count
+from typing import Final
+
+import numpy as np
+
+from runfold.embeddings import Embedder
+from runfold.embeddings.embedder import Vector
+from runfold.embeddings.nearest import Neighbour, nearest
+from runfold.memory import Near
+from runfold.query.decided import DecidedReader
+from runfold.store.generation import Generation
+from runfold.store.memories import Described
+from runfold_projections.memory import MemoryRecord
+
+_KEPT_MAX: Final = 50_000
+"""Vectors in this process: of 384 dimensions some 80 MB."""
+
+
+class StoredSimilarity:
+    """A `Similarity`."""
+
+    def __init__(self, decided: DecidedReader, embedder: Embedder) -> None:
+        self._decided = decided
+        self._embedder = embedder
+        self._kept: OrderedDict[str, Vector] = OrderedDict()
+
+    async def nearest(
+        self,
+        bank_id: str,
+        scope: Mapping[str, str],
+        query: str,
+        *,
+        limit: int,
+        matches: Callable[[MemoryRecord], bool] | None,
+    ) -> list[Near]:
+        asked = asyncio.create_task(self._embedder.embed([query]))
+        try:
+            generation, now = await self._decided.all_of(self._decided.topics.memories), datetime.now(UTC)
+            if generation is None:
+                return []
+            described = await generation.memories.described(bank_id, scope, now=now)
+            vectors = await self._vectors(generation, described, now=now)
+            # What has none was deleted meanwhile.
+            described = [one for one in described if one.vector in vectors]
+            ranked = _ranked((await asked)[0], [vectors[one.vector] for one in described])
+        finally:
+            asked.cancel()
+        return await _records(generation, described, ranked, limit=limit, matches=matches, now=now)
+
+    async def _vectors(
+        self, generation: Generation, described: Sequence[Described], *, now: datetime
+    ) -> dict[str, Vector]:
+        vectors: dict[str, Vector] = {}
+        for one in described:
+            if one.vector in self._kept:
+                self._kept.move_to_end(one.vector)
+                vectors[one.vector] = self._kept[one.vector]
+        if unknown := [one for one in described if one.vector not in vectors]:
+            found = await self._found(generation, unknown, now=now)
+            vectors |= found
+            self._keep(found)
+        return vectors
+
+    async def _found(
+        self, generation: Generation, unknown: Sequence[Described], *, now: datetime
+    ) -> dict[str, Vector]:
+        model = self._embedder.model
+        stored = await generation.vectors.get(model, sorted({one.vector for one in unknown}))
+        vectors: dict[str, Vector] = {
+            name: np.frombuffer(vector, dtype="<f4").astype(np.float32) for name, vector in stored.items()
+        }
+        missing = {one.vector: one.key for one in unknown if one.vector not in vectors}
+        if missing:
+            made = await self._made(generation, missing, now=now)
+            vectors |= made
+            await generation.vectors.save(
+                model, {name: vector.astype("<f4").tobytes() for name, vector in made.items()}
+            )
+        return vectors
+
+    async def _made(
+        self, generation: Generation, missing: Mapping[str, str], *, now: datetime
+    ) -> dict[str, Vector]:
+        """The vectors of these names, each given with the key of a memory that has the text."""
+        records = await generation.memories.get(list(missing.values()), now=now)
+        facts = {name: records[key].memory.fact for name, key in missing.items() if key in records}
+        made = await self._embedder.embed(list(facts.values()))
+        return dict(zip(facts, made, strict=True))
+
+    def _keep(self, vectors: Mapping[str, Vector]) -> None:
+        self._kept.update(vectors)
+        while len(self._kept) > _KEPT_MAX:
+            self._kept.popitem(last=False)
+
+
+def _ranked(query: Vector, vectors: Sequence[Vector]) -> list[Neighbour]:
+    return nearest(query, np.stack(vectors), limit=len(vectors)) if vectors else []
+
+
+async def _records(
+    generation: Generation,
+    described: Sequence[Described],
+    ranked: Sequence[Neighbour],
+    *,
+    limit: int,
+    matches: Callable[[MemoryRecord], bool] | None,
+    now: datetime,
+) -> list[Near]:
+    found: list[Near] = []
+    for begin in count(0, limit):
+        part = ranked[begin : begin + limit]
+        records = await generation.memories.get([described[one.row].key for one in part], now=now)
+        for one in part:
+            record = records.get(described[one.row].key)
+            if record is not None and (matches is None or matches(record)):
+                found.append(Near(record, one.distance))
+        if len(found) >= limit or len(part) < limit:
+            break
+    return found[:limit]

@@ -1,0 +1,169 @@
+"""Memories: what they hold, until it expires, and what decides about their next change, for ever.
+
+Each document is written over an older one only, by the offset of the change that it shows, so it does not matter which of
+two owners of a partition is late. A deleted memory stays as that offset for as long as it can be rolled back.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+from pymongo import ASCENDING, IndexModel, UpdateOne
+
+from runfold.store.database import Database
+from runfold.store.listing import Place, beyond, list_index, listed, microseconds
+from runfold.store.unavailable import mongo_errors
+from runfold.store.writing import upsert_where
+from runfold_projections.memory import Decided, Head, MemoryRecord
+from runfold_schemas.memories import RESTORABLE, scope_text
+
+_FIELDS: Final = ("record", "bank", "scope", "vector", "created_us", "updated_us", "expires_us", "expires")
+
+_INDEXES = [
+    list_index("created_us", "bank"),
+    list_index("updated_us", "bank"),
+    list_index("created_us", "bank", "scope"),
+    list_index("updated_us", "bank", "scope"),
+    # Covers what similarity asks of a scope: no document is read but those of the answer.
+    IndexModel([(name, ASCENDING) for name in ("bank", "scope", "_id", "vector", "expires_us")]),
+    IndexModel([("expires", ASCENDING)], expireAfterSeconds=0),
+]
+
+_NEVER: Final = 2**63 - 1
+
+
+class Described(NamedTuple):
+    """A memory by its key, with the name of the vector that says what its fact means."""
+
+    key: str
+    vector: str
+
+
+class MemoryStore:
+    """The memories of one generation."""
+
+    def __init__(self, database: Database, generation: str) -> None:
+        self._memories = database[f"memories.{generation}"]
+        self._heads = database[f"heads.{generation}"]
+
+    async def create_indexes(self) -> None:
+        with mongo_errors():
+            await self._memories.create_indexes(_INDEXES)
+
+    async def heads(self, keys: Sequence[str]) -> dict[str, Decided]:
+        """What decides about these memories, also of those that are gone."""
+        with mongo_errors():
+            cursor = self._heads.find({"_id": {"$in": list(keys)}})
+            return {found["_id"]: _decided(found) async for found in cursor}
+
+    async def save_heads(self, heads: Mapping[str, Decided]) -> None:
+        """Saves each over an older one, when all else is saved that is decided up to its offset."""
+        operations = [
+            UpdateOne(
+                {"_id": key, "offset": {"$lt": offset}},
+                {"$set": {"offset": offset, "head": head.model_dump_json()}},
+                upsert=True,
+            )
+            for key, (head, offset) in heads.items()
+        ]
+        await upsert_where(self._heads, operations)
+
+    async def save(self, memories: Mapping[str, tuple[MemoryRecord | None, int]]) -> None:
+        """Saves each as it is after the change at the offset; None says that one was deleted."""
+        operations = [
+            UpdateOne(
+                {"_id": key, "offset": {"$lt": offset}},
+                _standing(record, offset) if record is not None else _gone(offset),
+                upsert=True,
+            )
+            for key, (record, offset) in memories.items()
+        ]
+        await upsert_where(self._memories, operations)
+
+    async def get(self, keys: Sequence[str], *, now: datetime) -> dict[str, MemoryRecord]:
+        with mongo_errors():
+            cursor = self._memories.find({"_id": {"$in": list(keys)}, **_unexpired(now)})
+            return {found["_id"]: _record(found) async for found in cursor}
+
+    async def described(self, bank_id: str, scope: Mapping[str, str], *, now: datetime) -> list[Described]:
+        """All memories of exactly this scope."""
+        query = {"bank": bank_id, "scope": scope_text(scope), **_unexpired(now)}
+        with mongo_errors():
+            cursor = self._memories.find(query, {"_id": 1, "vector": 1}).batch_size(10_000)
+            return [Described(found["_id"], found["vector"]) async for found in cursor]
+
+    async def all(self, *, now: datetime) -> dict[str, MemoryRecord]:
+        """Every memory there is: for `verify`."""
+        with mongo_errors():
+            return {found["_id"]: _record(found) async for found in self._memories.find(_unexpired(now))}
+
+    async def all_heads(self) -> dict[str, Decided]:
+        """What decides about every memory that ever was: for `verify`."""
+        with mongo_errors():
+            return {found["_id"]: _decided(found) async for found in self._heads.find({})}
+
+    async def list(
+        self,
+        bank_id: str,
+        *,
+        scope: Mapping[str, str] | None,
+        order: str,
+        ascending: bool,
+        now: datetime,
+        cursor: str | None,
+    ) -> AsyncGenerator[tuple[Place, MemoryRecord], None]:
+        """The memories behind the cursor, each with its place. Raises `InvalidEventError` for a foreign cursor."""
+        time_field = "updated_us" if order == "updated_at" else "created_us"
+        query = {"bank": bank_id, **_unexpired(now)}
+        if scope is not None:
+            query["scope"] = scope_text(scope)
+        query = beyond(query, time_field, cursor, ascending=ascending)
+        with mongo_errors():
+            found = self._memories.find(query).sort(listed(time_field, ascending=ascending))
+            async for document in found:
+                yield (document[time_field], document["_id"]), _record(document)
+
+
+def vector_name(fact: str) -> str:
+    """The name of the vector of a fact: equal facts have one."""
+    return sha256(fact.encode()).hexdigest()
+
+
+def removal(expires_at: datetime) -> datetime:
+    """When MongoDB may remove what expires then: it knows milliseconds, so at the end of the one that it is in."""
+    return expires_at.astimezone(UTC) + timedelta(milliseconds=1)
+
+
+def _standing(record: MemoryRecord, offset: int) -> dict[str, Any]:
+    expires_at = record.memory.expires_at
+    fields = {
+        "offset": offset,
+        "record": record.model_dump_json(),
+        "bank": record.bank_id,
+        "scope": scope_text(record.memory.scope),
+        "vector": vector_name(record.memory.fact),
+        "created_us": microseconds(record.created_at),
+        "updated_us": microseconds(record.updated_at),
+        "expires_us": microseconds(expires_at) if expires_at else _NEVER,
+    }
+    if expires_at is None:
+        return {"$set": fields, "$unset": {"expires": ""}}
+    return {"$set": {**fields, "expires": removal(expires_at)}}
+
+
+def _gone(offset: int) -> dict[str, Any]:
+    unset = {name: "" for name in _FIELDS if name != "expires"}
+    return {"$set": {"offset": offset, "expires": datetime.now(UTC) + RESTORABLE}, "$unset": unset}
+
+
+def _unexpired(now: datetime) -> dict[str, Any]:
+    return {"expires_us": {"$gt": microseconds(now)}}
+
+
+def _decided(found: dict[str, Any]) -> Decided:
+    return Decided(Head.model_validate_json(found["head"]), found["offset"])
+
+
+def _record(found: dict[str, Any]) -> MemoryRecord:
+    return MemoryRecord.model_validate_json(found["record"])

@@ -1,0 +1,150 @@
+"""Revisions: what memories were. MongoDB removes them when they expire; until then reads hide them.
+
+A revision is inserted once and never changed. Only when it can be read until may change, when its memory is deleted or rolled
+back: the last change in the log says when, however late an owner of the partition is.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from pymongo import ASCENDING, DESCENDING, IndexModel, UpdateMany
+from pymongo.errors import BulkWriteError
+
+from runfold.store.database import Database
+from runfold.store.listing import label_pairs, microseconds
+from runfold.store.memories import removal
+from runfold.store.unavailable import duplicates_of, mongo_errors
+from runfold_projections.memory import Ending, Revision
+from runfold_schemas.memories import RESTORABLE
+
+_INDEXES: Final = [
+    IndexModel([("memory", ASCENDING), ("offset", DESCENDING)]),
+    IndexModel(
+        [("memory", ASCENDING), ("label_pairs", ASCENDING), ("offset", DESCENDING)],
+        partialFilterExpression={"label_pairs": {"$exists": True}},
+    ),
+    IndexModel([("expires", ASCENDING)], expireAfterSeconds=0),
+]
+
+_BULK: Final = 2_000
+
+
+class RevisionStore:
+    """The revisions of one generation."""
+
+    def __init__(self, database: Database, generation: str) -> None:
+        self._revisions = database[f"revisions.{generation}"]
+
+    async def create_indexes(self) -> None:
+        with mongo_errors():
+            await self._revisions.create_indexes(_INDEXES)
+
+    async def save(self, revisions: Sequence[tuple[str, Revision]]) -> None:
+        """Saves revisions, each with the key of its memory; of one that is there already nothing is to be said."""
+        for begin in range(0, len(revisions), _BULK):
+            documents = [_document(*one) for one in revisions[begin : begin + _BULK]]
+            try:
+                with mongo_errors():
+                    await self._revisions.insert_many(documents, ordered=False)
+            except BulkWriteError as error:
+                duplicates_of(error)
+
+    async def end(self, endings: Sequence[tuple[str, Ending]]) -> None:
+        """Has the revisions of deleted memories expire with them, or not any more, in the order of the log."""
+        operations = [_ended(*one) for one in endings]
+        if operations:
+            with mongo_errors():
+                await self._revisions.bulk_write(operations, ordered=True)
+
+    async def list(
+        self,
+        key: str,
+        *,
+        labels: Mapping[str, str],
+        now: datetime,
+        before: int | None,
+        limit: int,
+    ) -> list[Revision]:
+        """The revisions of a memory, the newest first, only those from before this offset if it is given."""
+        query: dict[str, Any] = {"memory": key, "expires_us": {"$gt": microseconds(now)}}
+        if labels:
+            query["label_pairs"] = {"$all": label_pairs(labels)}
+        if before is not None:
+            query["offset"] = {"$lt": before}
+        with mongo_errors():
+            cursor = self._revisions.find(query).sort([("offset", DESCENDING)]).limit(limit)
+            return [_revision(found) async for found in cursor]
+
+    async def get(self, key: str, revision_id: str, *, now: datetime) -> Revision | None:
+        query = {"_id": _id(key, revision_id), "expires_us": {"$gt": microseconds(now)}}
+        with mongo_errors():
+            found = await self._revisions.find_one(query)
+        return _revision(found) if found else None
+
+    async def all(self, *, now: datetime) -> dict[tuple[str, str], tuple[Revision, int]]:
+        """Every revision there is, by its memory's key and its id, with when it expires: for `verify`."""
+        query = {"expires_us": {"$gt": microseconds(now)}}
+        with mongo_errors():
+            return {
+                (found["memory"], (revision := _revision(found)).revision_id): (revision, found["expires_us"])
+                async for found in self._revisions.find(query)
+            }
+
+
+def _document(key: str, revision: Revision) -> dict[str, Any]:
+    document = {
+        "_id": _id(key, revision.revision_id),
+        "memory": key,
+        "offset": revision.offset,
+        "expires": removal(revision.expires_at),
+        "expires_us": microseconds(revision.expires_at),
+        "record": revision.model_dump_json(),
+    }
+    if revision.labels:
+        document["label_pairs"] = label_pairs(revision.labels)
+    return document
+
+
+def _ended(key: str, ending: Ending) -> UpdateMany:
+    """The update that has the revisions up to a deletion expire with it, or undoes that; never over a later one."""
+    deleted_us = microseconds(ending.deleted_at)
+    of_memory = {"memory": key, "ended_by": {"$not": {"$gte": ending.offset}}}
+    if ending.undone:
+        return UpdateMany(
+            {**of_memory, "deleted_us": deleted_us},
+            [
+                {
+                    "$set": {
+                        "ended_by": ending.offset,
+                        "expires": "$own_expires",
+                        "expires_us": "$own_expires_us",
+                    }
+                },
+                {"$unset": ["deleted_us", "own_expires", "own_expires_us"]},
+            ],
+        )
+    until = ending.deleted_at + RESTORABLE
+    return UpdateMany(
+        {**of_memory, "offset": {"$lte": ending.offset}, "deleted_us": {"$exists": False}},
+        [
+            {
+                "$set": {
+                    "ended_by": ending.offset,
+                    "deleted_us": deleted_us,
+                    "own_expires": "$expires",
+                    "own_expires_us": "$expires_us",
+                    "expires": {"$min": ["$expires", removal(until)]},
+                    "expires_us": {"$min": ["$expires_us", microseconds(until)]},
+                }
+            }
+        ],
+    )
+
+
+def _revision(found: dict[str, Any]) -> Revision:
+    return Revision.model_validate_json(found["record"])
+
+
+def _id(key: str, revision_id: str) -> str:
+    return f"{revision_id}:{key}"
