@@ -106,6 +106,15 @@ class Settings(BaseSettings):
         le=65_536,
         description="asks the endpoint for shorter vectors; as its model has them by default",
     )
+    generation_model: str | None = Field(
+        None,
+        min_length=1,
+        description="language model that generates memories, as openai:gpt-5-mini; none: only facts given directly",
+    )
+    generation_url: str | None = Field(
+        None,
+        description="base URL of an OpenAI-compatible server that has the model; none: the provider's own",
+    )
     log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper)] = Field(
         "INFO", description="DEBUG, INFO, WARNING or ERROR"
     )
@@ -117,7 +126,7 @@ class Settings(BaseSettings):
             raise ValueError("a connection string begins with mongodb:// or mongodb+srv:// and a host")
         return value
 
-    @field_validator("embedding_url")
+    @field_validator("embedding_url", "generation_url")
     @classmethod
     def _is_a_url(cls, value: str | None) -> str | None:
         if value is not None and not re.match(r"https?://[^/?#]", value):

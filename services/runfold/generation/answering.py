@@ -1,0 +1,245 @@
+"""The answer to a trigger: what a generation makes of memories, as one event in the run whose log has the trigger.
+
+The answer's id follows from the trigger's. So of two answers the log takes the first, and whoever comes second goes on with that one.
+Its changes are forwarded under the answer's id, where each counts once, however often it is forwarded.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from runfold.generation.changes import Change, change_of
+from runfold.generation.consolidation import Nearby, consolidate
+from runfold.generation.facts import Fact
+from runfold.generation.model import MemoryModel
+from runfold.generation.options import Generated, GenerationOptions
+from runfold.memories import Memories
+from runfold.memory import Near
+from runfold.run import Run
+from runfold_projections.memory import MemoryRecord, Refused
+from runfold_schemas.codec import new_data
+from runfold_schemas.errors import MemoryChangedError
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.memories import (
+    GenerationRequested,
+    MemoriesGenerated,
+    MemoryCreated,
+    MemoryDeleted,
+    MemoryUpdated,
+)
+
+_IDS: Final = uuid.UUID("9d1f6a52-6a0e-5b0e-9a55-0b6f5f3f7c11")
+"""The namespace of ids that are the same whoever makes them."""
+
+_ROUNDS_MAX: Final = 5
+"""In which memories are consolidated that others change at the same time."""
+
+_NEARBY_MAX: Final = 5
+"""Memories that each fact is compared with."""
+
+Outcomes = Sequence[tuple[Change, Refused | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A `GenerationRequested` in the log of a run."""
+
+    run: Run
+    event: AnyEvent
+    offset: int
+
+    @property
+    def data(self) -> GenerationRequested:
+        assert isinstance(self.event.data, GenerationRequested)
+        return self.event.data
+
+    @property
+    def options(self) -> GenerationOptions:
+        return GenerationOptions.model_validate(self.data.options.get("options", {}))
+
+    @property
+    def facts(self) -> list[Fact] | None:
+        """Those that were given with it; None where they are to be extracted."""
+        given = self.data.options.get("facts")
+        return None if given is None else [Fact.model_validate(one) for one in given]
+
+
+def derived_id(*parts: str) -> str:
+    """An event's id that is the same for the same parts."""
+    return str(uuid.uuid5(_IDS, "\n".join(parts)))
+
+
+def answer_id(trigger: AnyEvent) -> str:
+    """The id of the event that answers the trigger."""
+    return derived_id("answer", trigger.event_id)
+
+
+def stored(
+    options: GenerationOptions, *, facts: Iterable[Fact] | None = None, **source: Any
+) -> dict[str, Any]:
+    """What a trigger says of what is wanted, and of where to find it."""
+    said: dict[str, Any] = {"options": options.model_dump(mode="json", exclude_unset=True), **source}
+    if facts is not None:
+        said["facts"] = [fact.model_dump(mode="json", exclude_unset=True) for fact in facts]
+    return said
+
+
+class Answers:
+    """Consolidates facts with the memories of their scope, and makes what follows from them true.
+
+    Raises what `Memories.change_all` and the model raise, and `MemoryChangedError` where others kept changing the same memories.
+    """
+
+    def __init__(self, memories: Memories, model: MemoryModel | None) -> None:
+        self._memories = memories
+        self._model = model
+        self._scopes: WeakValueDictionary[object, asyncio.Lock] = WeakValueDictionary()
+
+    async def make(
+        self, bank_id: str, scope: Mapping[str, str], facts: Sequence[Fact], options: GenerationOptions
+    ) -> list[Generated]:
+        """Of facts that nobody has to be asked about: their changes are events of no run."""
+        done: list[Generated] = []
+        async with self._alone(bank_id, scope):
+            for _ in range(_ROUNDS_MAX):
+                changes = await self._changes(bank_id, scope, facts, options, model=None)
+                refusals = await self._memories.change_all(changes)
+                outcomes = list(zip(changes, refusals, strict=True))
+                done += _generated(outcomes)
+                if not (facts := _left(outcomes)):
+                    return done
+        raise MemoryChangedError(bank_id, _refused(outcomes))
+
+    async def answer(self, trigger: Trigger, facts: Sequence[Fact]) -> list[Generated]:
+        """Of a trigger in a log, which has the answer when this returns."""
+        data, done = trigger.data, []
+        async with self._alone(data.bank_id, data.scope):
+            for _ in range(_ROUNDS_MAX):
+                changes = await self._changes(
+                    data.bank_id, data.scope, facts, trigger.options, model=self._model
+                )
+                outcomes = await self._logged(trigger, changes)
+                done += _generated(outcomes)
+                if not (facts := _left(outcomes)):
+                    return done
+                trigger = await _asked_again(trigger, facts)
+        raise MemoryChangedError(data.bank_id, _refused(outcomes))
+
+    async def _changes(
+        self,
+        bank_id: str,
+        scope: Mapping[str, str],
+        facts: Sequence[Fact],
+        options: GenerationOptions,
+        *,
+        model: MemoryModel | None,
+    ) -> list[Change]:
+        bank = await self._memories.bank(bank_id)
+        nearby = None if options.disable_consolidation else self._nearby(bank_id, scope, options)
+        decisions = await consolidate(facts, nearby=nearby, model=model)
+        now = datetime.now(UTC)
+        return [change_of(one, bank=bank, scope=scope, options=options, now=now) for one in decisions]
+
+    def _nearby(self, bank_id: str, scope: Mapping[str, str], options: GenerationOptions) -> Nearby:
+        exact = options.metadata or {} if options.metadata_merge == "REQUIRE_EXACT_MATCH" else None
+
+        def matches(record: MemoryRecord) -> bool:
+            return exact is None or record.memory.metadata == exact
+
+        async def nearby(text: str) -> Sequence[Near]:
+            return await self._memories.nearest(bank_id, scope, text, limit=_NEARBY_MAX, matches=matches)
+
+        return nearby
+
+    async def _logged(self, trigger: Trigger, changes: Sequence[Change]) -> Outcomes:
+        """What the answer that stands has made of memories, which is another one if somebody was faster."""
+        standing = await _standing(trigger, _answer(trigger, changes))
+        agreed = list(standing.changes())
+        refusals = await self._memories.change_all(
+            agreed, event_id=answer_id(trigger.event), run_id=trigger.run.run_id
+        )
+        return list(zip(agreed, refusals, strict=True))
+
+    def _alone(self, bank_id: str, scope: Mapping[str, str]) -> asyncio.Lock:
+        """One generation at a time for each scope, or two that learn the same would both create it. Other processes may."""
+        key = (bank_id, frozenset(scope.items()))
+        return self._scopes.setdefault(key, asyncio.Lock())
+
+
+async def give_up(trigger: Trigger, error: Exception) -> None:
+    """Says in the log that the trigger has no answer, and why."""
+    failed = new_data(
+        MemoriesGenerated,
+        bank_id=trigger.data.bank_id,
+        trigger=trigger.event.event_id,
+        error=str(error)[:1000],
+    )
+    await trigger.run.publish(failed, event_id=answer_id(trigger.event), late=True)
+
+
+def _answer(trigger: Trigger, changes: Sequence[Change]) -> MemoriesGenerated:
+    return new_data(
+        MemoriesGenerated,
+        bank_id=trigger.data.bank_id,
+        trigger=trigger.event.event_id,
+        created=tuple(one for one in changes if isinstance(one, MemoryCreated)),
+        updated=tuple(one for one in changes if isinstance(one, MemoryUpdated)),
+        deleted=tuple(one for one in changes if isinstance(one, MemoryDeleted)),
+    )
+
+
+async def _standing(trigger: Trigger, answer: MemoriesGenerated) -> MemoriesGenerated:
+    """Publishes the answer, and gives the one that the log took."""
+    run, wanted = trigger.run, answer_id(trigger.event)
+    position = await run.publish(answer, event_id=wanted, late=True)
+    if position.offset == trigger.offset + 1:
+        return answer
+    async for one in run.history(first_offset=trigger.offset, end=position.offset + 1):
+        if one.counts and one.event is not None and one.event.event_id == wanted:
+            assert isinstance(one.event.data, MemoriesGenerated)
+            return one.event.data
+    return answer
+
+
+async def _asked_again(trigger: Trigger, facts: Sequence[Fact]) -> Trigger:
+    """A trigger for what could not be done, because a memory was changed meanwhile."""
+    asked = trigger.data.model_copy(update={"options": stored(trigger.options, facts=facts)})
+    event = trigger.run.event(asked, event_id=derived_id("again", trigger.event.event_id))
+    position = await trigger.run.publish(event, late=True)
+    return Trigger(trigger.run, event, position.offset)
+
+
+def _generated(outcomes: Outcomes) -> list[Generated]:
+    return [_of(change) for change, refused in outcomes if refused is None]
+
+
+def _of(change: Change) -> Generated:
+    match change:
+        case MemoryCreated():
+            return Generated(change.memory_id, "CREATED")
+        case MemoryUpdated():
+            return Generated(change.memory_id, "UPDATED", change.based_on)
+        case MemoryDeleted():
+            return Generated(change.memory_id, "DELETED", change.based_on)
+
+
+def _left(outcomes: Outcomes) -> list[Fact]:
+    """The facts behind changes that were refused. What was to be deleted and is gone already needs nothing more."""
+    return [
+        Fact(text=extracted.fact, topics=_topics(change))
+        for change, refused in outcomes
+        if refused is not None and not (isinstance(change, MemoryDeleted) and refused.kind == "gone")
+        for extracted in change.extracted
+    ]
+
+
+def _topics(change: Change) -> tuple[Any, ...]:
+    return () if isinstance(change, MemoryDeleted) else change.memory.topics
+
+
+def _refused(outcomes: Outcomes) -> str:
+    return next(change.memory_id for change, refused in outcomes if refused is not None)

@@ -1,0 +1,95 @@
+"""Facts before they are memories, and when two of them say the same."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from runfold_schemas.memories import MemoryTopic
+
+_NUMBER: Final = re.compile(r"\d+(?:[.,:/-]\d+)*")
+_APOSTROPHE: Final = "['\u2019]"
+_WORD: Final = re.compile(rf"\w+(?:{_APOSTROPHE}\w+)?")
+
+_NEGATING: Final = """
+    no not never none nobody nothing nor neither without cannot cant couldnt wont wouldnt shouldnt dont doesnt didnt isnt
+    arent wasnt werent hasnt havent hadnt stopped longer former formerly anymore
+    nicht kein keine keinen nie niemals ohne ne pas jamais sans nunca nada sin non mai senza não sem
+"""
+_NEGATIONS: Final = frozenset(_NEGATING.split())
+"""Words that turn a fact into another one, in the languages whose facts we have seen so far."""
+
+
+class Fact(BaseModel):
+    """What was learned, with the topics that it belongs to."""
+
+    model_config = ConfigDict(frozen=True)
+
+    text: str
+    topics: tuple[MemoryTopic, ...] = ()
+
+
+class Learned(NamedTuple):
+    """One thing that was learned, however often it was said."""
+
+    text: str
+    sources: tuple[Fact, ...]
+
+
+def distinct(facts: Iterable[Fact]) -> list[Learned]:
+    """The facts without those that repeat another one letter by letter, in their order."""
+    by_text: dict[str, list[Fact]] = {}
+    for fact in facts:
+        by_text.setdefault(normalised(fact.text), []).append(fact)
+    return [Learned(same[0].text, tuple(same)) for same in by_text.values()]
+
+
+def topics_of(facts: Sequence[Fact], *, known: Sequence[MemoryTopic] = ()) -> tuple[MemoryTopic, ...]:
+    """All their topics behind the `known` ones, each once."""
+    topics = [*known]
+    for topic in (topic for fact in facts for topic in fact.topics):
+        if topic not in topics:
+            topics.append(topic)
+    return tuple(topics)
+
+
+def normalised(text: str) -> str:
+    """The same for texts that differ in their case, their spaces and the full stop at their end."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(".! ")
+
+
+def may_be_one(one: str, other: str) -> bool:
+    """Whether two texts that are near in meaning can be one fact. Vectors tell little of numbers, of names and of negations, and
+    nothing of what is not in their vocabulary; so those have to be the same. A missed duplicate is only a repetition, and
+    a false one loses a fact.
+    """
+    return (
+        Counter(_NUMBER.findall(one)) == Counter(_NUMBER.findall(other))
+        and _negations(one) == _negations(other)
+        and _foreign(one) == _foreign(other)
+        and _names(one) <= _words(other)
+        and _names(other) <= _words(one)
+    )
+
+
+def _words(text: str) -> set[str]:
+    return {word.casefold() for word in _WORD.findall(text)}
+
+
+def _negations(text: str) -> Counter[str]:
+    words = (re.sub(_APOSTROPHE, "", word).casefold() for word in _WORD.findall(text))
+    return Counter(word for word in words if word in _NEGATIONS)
+
+
+def _foreign(text: str) -> Counter[str]:
+    """Words and signs that are not plain letters."""
+    return Counter(word.casefold() for word in text.split() if not word.isascii())
+
+
+def _names(text: str) -> set[str]:
+    """Words with a capital letter that none has from the beginning of a sentence."""
+    words = re.findall(r"(?<![.!?])\s+(\w+)", " " + text)
+    return {word.casefold() for word in words[1:] if word[:1].isupper()}

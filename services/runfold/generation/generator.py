@@ -1,0 +1,209 @@
+"""Generation of memories: from facts, from a conversation that is given, or from a session of ours.
+
+    generator = Generator(memories, runfold, model)
+    await generator.generate("travel", {"user": "ann"}, DirectFacts([Fact(text="Prefers window seats")]))
+
+Facts that no model is asked about change memories directly. Whatever needs the model has a run of its own for its log: the contents,
+the trigger (`GenerationRequested`), and one answer (`MemoriesGenerated`). The run's agent is the bank.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from runfold.client import Runfold
+from runfold.generation.answering import Answers, Trigger, give_up, stored
+from runfold.generation.extraction import extract
+from runfold.generation.facts import Fact
+from runfold.generation.model import MemoryModel
+from runfold.generation.options import (
+    DIRECT_FACTS_MAX,
+    Contents,
+    DirectFacts,
+    Generated,
+    GenerationOptions,
+    SessionSource,
+    Source,
+)
+from runfold.generation.transcript import transcript
+from runfold.memories import Memories
+from runfold.run import Run
+from runfold.session import EventsWanted
+from runfold.sessions import Sessions
+from runfold_projections.ledger import build_messages_from_log
+from runfold_schemas.codec import decode, new_data
+from runfold_schemas.errors import InvalidEventError, NoModelError, RunfoldError
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.memories import GenerationRequested
+from runfold_schemas.sessions import FrameworkEvent
+
+KIND: Final = "runfold.generation"
+"""The label of runs that are the log of a generation."""
+
+Log = Sequence[tuple[int, AnyEvent]]
+"""Events with their offsets."""
+
+
+_SESSION: Final = TypeAdapter(SessionSource)
+
+_log = logging.getLogger(__name__)
+
+
+class Generator:
+    """Generates memories. `sessions` are where sessions are read; by default, the log.
+
+    Every verb may raise `BankNotFoundError`, `UnavailableError`, `InvalidEventError`, `MemoryChangedError`, and, where the model is
+    asked, `ConfigurationError` and `GenerationFailedError`.
+    """
+
+    def __init__(
+        self,
+        memories: Memories,
+        runfold: Runfold,
+        model: MemoryModel | None,
+        *,
+        sessions: Sessions | None = None,
+    ) -> None:
+        self.memories = memories
+        self.runfold = runfold
+        self._model = model
+        self._sessions = sessions or runfold.sessions
+        self._answers = Answers(memories, model)
+
+    @property
+    def model(self) -> MemoryModel:
+        """Raises `NoModelError` where none is configured."""
+        if self._model is None:
+            raise NoModelError
+        return self._model
+
+    async def generate(
+        self,
+        bank_id: str,
+        scope: Mapping[str, str] | None,
+        source: Source,
+        options: GenerationOptions | None = None,
+    ) -> list[Generated]:
+        """What has become of memories, when that can be read. A failed generation changes nothing.
+
+        Only for a session the scope may be left out: then it is `{"user_id": <the session's user>}`. Raises `NoModelError` where a
+        model is needed and there is none, `SessionNotFoundError`.
+        """
+        options = options or GenerationOptions()
+        await self.memories.bank(bank_id)
+        scope = await self._scope(scope, source)
+        if isinstance(source, DirectFacts):
+            _check(source.facts)
+            if self._model is None or options.disable_consolidation:
+                return await self._answers.make(bank_id, scope, source.facts, options)
+        _ = self.model
+        label = {KIND: "request"}
+        async with self.runfold.run(agent_id=bank_id, labels=label) as run:
+            trigger = await _requested(run, bank_id, scope, source, options)
+            try:
+                return await self.answer(trigger)
+            except RunfoldError as error:
+                await _tell(trigger, error)
+                raise
+
+    async def answer(self, trigger: Trigger) -> list[Generated]:
+        """Answers a trigger. After an error it may be answered again, unless the log was told with `give_up`."""
+        facts = trigger.facts
+        if facts is None:
+            facts = await self._extracted(trigger)
+        return await self._answers.answer(trigger, facts)
+
+    async def _scope(self, given: Mapping[str, str] | None, source: Source) -> Mapping[str, str]:
+        if given:
+            return given
+        if not isinstance(source, SessionSource):
+            raise InvalidEventError("scope: whom the memories are about has to be said", field="scope")
+        user = (await self._sessions.view(source.session_id)).record.user
+        if not user:
+            raise InvalidEventError("scope: the session has no user, so a scope is needed", field="scope")
+        return {"user_id": user}
+
+    async def _extracted(self, trigger: Trigger) -> list[Fact]:
+        data = trigger.data
+        said, is_cut = transcript(build_messages_from_log(await self._conversation(trigger)))
+        if is_cut:
+            _log.warning("of run %s only the newest part is read: it is too long", trigger.run.run_id)
+        bank = await self.memories.bank(data.bank_id)
+        return await extract(
+            self.model, said, config=bank.config, scope=data.scope, allowed=trigger.options.allowed_topics
+        )
+
+    async def _conversation(self, trigger: Trigger) -> Log:
+        """What the trigger is about: a session, another run, or what stands before it in its own log."""
+        data = trigger.data
+        if session := data.options.get("session"):
+            return await self._of_session(_SESSION.validate_python(session))
+        named = data.options.get("run_id")
+        run = await self.runfold.get_run(named) if named else trigger.run
+        return [
+            (one.record.offset, one.event)
+            async for one in run.history(first_offset=data.first_offset, end=data.end_offset)
+            if one.counts and one.event is not None
+        ]
+
+    async def _of_session(self, source: SessionSource) -> Log:
+        session = await self._sessions.view(source.session_id, EventsWanted(since=source.since))
+        found = [(one.offset, decode(one.value)) for one in session.events]
+        return [
+            (offset, event)
+            for offset, event in found
+            if source.until is None or event.timestamp < source.until
+        ]
+
+
+def said_by(content: Mapping[str, Any]) -> FrameworkEvent:
+    """A `Content` of Gemini as an event of a log: an event of ADK's that has nothing but its content. Raises `InvalidEventError`."""
+    parts = content.get("parts")
+    if not isinstance(parts, Sequence) or isinstance(parts, str):
+        raise InvalidEventError("contents: a content has `parts`, and a `role`", field="contents")
+    author = "model" if content.get("role") == "model" else "user"
+    return new_data(FrameworkEvent, framework="adk", body={"author": author, "content": dict(content)})
+
+
+def _check(facts: Sequence[Fact]) -> None:
+    if not 1 <= len(facts) <= DIRECT_FACTS_MAX:
+        raise InvalidEventError(f"facts: give 1 to {DIRECT_FACTS_MAX} of them", field="facts")
+    if not all(fact.text.strip() for fact in facts):
+        raise InvalidEventError("facts: a fact has a text", field="facts")
+
+
+async def _requested(
+    run: Run, bank_id: str, scope: Mapping[str, str], source: Source, options: GenerationOptions
+) -> Trigger:
+    """The trigger in the run's log, behind what it is about."""
+    first, end, wanted = 0, 0, stored(options)
+    match source:
+        case DirectFacts():
+            wanted = stored(options, facts=source.facts)
+        case Contents():
+            positions = await run.publish_batch([said_by(content) for content in source.contents])
+            if positions:
+                first, end = positions[0].offset, positions[-1].offset + 1
+        case SessionSource():
+            wanted = stored(options, session=_SESSION.dump_python(source, mode="json"))
+    asked = new_data(
+        GenerationRequested,
+        bank_id=bank_id,
+        scope=dict(scope),
+        first_offset=first,
+        end_offset=end,
+        reason="request",
+        options=wanted,
+    )
+    event = run.event(asked)
+    return Trigger(run, event, (await run.publish(event)).offset)
+
+
+async def _tell(trigger: Trigger, error: RunfoldError) -> None:
+    """The error itself is the one to raise, also where the log cannot be told of it."""
+    try:
+        await give_up(trigger, error)
+    except RunfoldError as failure:
+        error.add_note(f"its trigger in run {trigger.run.run_id!r} stays without an answer: {failure}")
