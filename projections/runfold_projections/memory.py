@@ -70,7 +70,7 @@ class MemoryRecord(BaseModel):
 
 
 class Revision(BaseModel):
-    """What a memory was after one change. It never changes; only the deletion of its memory lets it expire earlier."""
+    """What a memory was after one change. It never changes, but that the deletion of its memory lets it expire earlier."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -249,9 +249,11 @@ class MemoryFold:
             self.endings.append((key, made.ending))
 
 
-def readable_until(revision: Revision, deleted_at: datetime | None) -> datetime:
-    """When a revision expires, by itself or with its memory."""
-    return revision.expires_at if deleted_at is None else min(revision.expires_at, deleted_at + RESTORABLE)
+def ended(revision: Revision, deleted_at: datetime | None) -> Revision:
+    """The revision as it is when its memory was deleted: it expires with it, unless it does before."""
+    if deleted_at is None:
+        return revision
+    return revision.model_copy(update={"expires_at": min(revision.expires_at, deleted_at + RESTORABLE)})
 
 
 class BankRecord(BaseModel):

@@ -1,7 +1,8 @@
 """Ingest and query in one process, behind one base URL."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from fastapi import FastAPI
 
@@ -41,22 +42,23 @@ def build_app(settings: Settings) -> FastAPI:
         description="Publish runs and read them: events in, ledgers out; sessions and their state.",
     )
     app.include_router(build_router(connection.runfold))
-    app.include_router(build_session_router(_SessionsOf(connection, reading)))
+    sessions = _verbs_of(connection, lambda runfold: Sessions(runfold, reading.stored_sessions))
+    app.include_router(build_session_router(sessions))
     app.include_router(router(reading))
     return app
 
 
-class _SessionsOf:
-    """One `Sessions` for each connection, since it remembers what it has opened."""
+VerbsT = TypeVar("VerbsT")
 
-    def __init__(self, connection: Connection, reading: Reading) -> None:
-        self._connection = connection
-        self._reading = reading
-        self._made: tuple[Runfold, Sessions] | None = None
 
-    def __call__(self) -> Sessions:
-        """Raises as `Connection.runfold`."""
-        runfold = self._connection.runfold()
-        if self._made is None or self._made[0] is not runfold:
-            self._made = (runfold, Sessions(runfold, self._reading.stored_sessions))
-        return self._made[1]
+def _verbs_of(connection: Connection, make: Callable[[Runfold], VerbsT]) -> Callable[[], VerbsT]:
+    """Gives one set of verbs for each connection, since they remember what they have opened. It raises as `Connection.runfold`."""
+    made: list[tuple[Runfold, VerbsT]] = []
+
+    def verbs() -> VerbsT:
+        runfold = connection.runfold()
+        if not made or made[0][0] is not runfold:
+            made[:] = [(runfold, make(runfold))]
+        return made[0][1]
+
+    return verbs

@@ -17,6 +17,8 @@ from runfold.log.admin import LogAdmin
 from runfold.log.catalog import CatalogView, life_record, partition_of
 from runfold.log.publisher import Publisher
 from runfold.log.settings import LogSettings
+from runfold.memories import Memories
+from runfold.memory_log import LogMemoryReader
 from runfold.run import Run, check_size, outgoing
 from runfold.session_log import LogSessionReader
 from runfold.sessions import Sessions
@@ -77,6 +79,11 @@ class Runfold:
     def sessions(self) -> Sessions:
         """Sessions, read from the log alone, as this client reads everything."""
         return Sessions(self, LogSessionReader(self))
+
+    @property
+    def memories(self) -> Memories:
+        """Memories, read from the log alone likewise: without similarity, which needs the services."""
+        return Memories(self, LogMemoryReader(self))
 
     @asynccontextmanager
     async def run(self, *, agent_id: str, **options: Any) -> AsyncIterator[Run]:

@@ -19,7 +19,7 @@ from runfold_projections.memory import (
     Revision,
     apply_to_bank,
     bank_of,
-    readable_until,
+    ended,
 )
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import bank_key, memory_key
@@ -34,8 +34,8 @@ class LoggedMemories:
 
     heads: Mapping[str, Head] = field(default_factory=dict)
     records: Mapping[str, MemoryRecord] = field(default_factory=dict)
-    revisions: Mapping[tuple[str, str], tuple[Revision, datetime]] = field(default_factory=dict)
-    """By key and id, each with when it expires."""
+    revisions: Mapping[tuple[str, str], Revision] = field(default_factory=dict)
+    """By key and id."""
     refused: Mapping[tuple[str, str], Refused] = field(default_factory=dict)
 
 
@@ -83,9 +83,9 @@ class LogMemoryReader:
         before = None if cursor is None else _position(cursor)
         found = [
             revision
-            for (of, _), (revision, until) in folded.revisions.items()
+            for (of, _), revision in folded.revisions.items()
             if of == key
-            and until > now
+            and revision.expires_at > now
             and labels.items() <= revision.labels.items()
             and (before is None or revision.offset < before)
         ]
@@ -95,7 +95,7 @@ class LogMemoryReader:
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None:
         folded = await self._of(bank_id, memory_id)
         found = folded.revisions.get((memory_key(bank_id, memory_id), revision_id))
-        return found[0] if found is not None and found[1] > datetime.now(UTC) else None
+        return found if found is not None and found.expires_at > datetime.now(UTC) else None
 
     async def list(
         self, bank_id: str, wanted: MemoriesWanted, *, limit: int, cursor: str | None
@@ -130,7 +130,7 @@ async def fold_memories(settings: LogSettings, partitions: list[TopicPartition])
         {key: one.head for key, one in fold.heads.items()},
         {key: record for key, record in fold.records.items() if record is not None},
         {
-            (key, revision.revision_id): (revision, readable_until(revision, deleted_at))
+            (key, revision.revision_id): ended(revision, deleted_at)
             for (key, revision), deleted_at in zip(fold.revisions, _deletions(fold), strict=True)
         },
         {(key, event_id): refused for key, event_id, refused in fold.refused},

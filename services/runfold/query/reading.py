@@ -3,13 +3,16 @@
 from contextlib import AsyncExitStack
 from typing import Self
 
+from runfold.embeddings import embedder_of
 from runfold.query.checkpoints import Checkpoints
 from runfold.query.decided import DecidedReader
 from runfold.query.live import LiveRuns
 from runfold.query.lives import Lives
 from runfold.query.runs import RunReader
 from runfold.query.sessions import SessionRuns
+from runfold.query.similarity import StoredSimilarity
 from runfold.query.snapshots import Snapshots
+from runfold.query.stored_memories import StoredMemories
 from runfold.query.stored_sessions import StoredSessions
 from runfold.settings import Settings
 
@@ -32,8 +35,10 @@ class Reading:
         self.sessions = SessionRuns(self.snapshots, self.runs)
         decided = DecidedReader(self.snapshots, log, wait_timeout_seconds=settings.wait_timeout_seconds)
         self.stored_sessions = StoredSessions(decided, self.runs)
+        self.stored_memories = StoredMemories(decided)
+        self.similarity = StoredSimilarity(decided, lambda: embedder_of(settings))
         self.live = LiveRuns(log, self.runs)
-        self._parts = (self.snapshots, lives, decided, self.live)
+        self._parts = (self.snapshots, lives, decided, self.similarity, self.live)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:

@@ -7,9 +7,10 @@ and a database without vectors is only slower.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from itertools import count
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -27,12 +28,22 @@ _KEPT_MAX: Final = 50_000
 
 
 class StoredSimilarity:
-    """A `Similarity`."""
+    """A `Similarity`. Use it as an async context manager; what makes vectors is not there before the first question, which may
+    raise `ConfigurationError`.
+    """
 
-    def __init__(self, decided: DecidedReader, embedder: Embedder) -> None:
+    def __init__(self, decided: DecidedReader, make_embedder: Callable[[], Embedder]) -> None:
         self._decided = decided
-        self._embedder = embedder
+        self._make_embedder = make_embedder
+        self._made_embedder: Embedder | None = None
+        self._stack = AsyncExitStack()
         self._kept: OrderedDict[str, Vector] = OrderedDict()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
 
     async def nearest(
         self,
@@ -43,7 +54,8 @@ class StoredSimilarity:
         limit: int,
         matches: Callable[[MemoryRecord], bool] | None,
     ) -> list[Near]:
-        asked = asyncio.create_task(self._embedder.embed([query]))
+        embedder = await self._embedder()
+        asked = asyncio.create_task(embedder.embed([query]))
         try:
             generation, now = await self._decided.all_of(self._decided.topics.memories), datetime.now(UTC)
             if generation is None:
@@ -74,7 +86,7 @@ class StoredSimilarity:
     async def _found(
         self, generation: Generation, unknown: Sequence[Described], *, now: datetime
     ) -> dict[str, Vector]:
-        model = self._embedder.model
+        model = (await self._embedder()).model
         stored = await generation.vectors.get(model, sorted({one.vector for one in unknown}))
         vectors: dict[str, Vector] = {
             name: np.frombuffer(vector, dtype="<f4").astype(np.float32) for name, vector in stored.items()
@@ -94,8 +106,14 @@ class StoredSimilarity:
         """The vectors of these names, each given with the key of a memory that has the text."""
         records = await generation.memories.get(list(missing.values()), now=now)
         facts = {name: records[key].memory.fact for name, key in missing.items() if key in records}
-        made = await self._embedder.embed(list(facts.values()))
+        made = await (await self._embedder()).embed(list(facts.values()))
         return dict(zip(facts, made, strict=True))
+
+    async def _embedder(self) -> Embedder:
+        if self._made_embedder is None:
+            self._made_embedder = self._make_embedder()
+            await self._stack.enter_async_context(self._made_embedder)
+        return self._made_embedder
 
     def _keep(self, vectors: Mapping[str, Vector]) -> None:
         self._kept.update(vectors)

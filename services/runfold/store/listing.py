@@ -66,6 +66,10 @@ def microseconds(time: datetime | None) -> int:
     return (time - _EPOCH) // _MICROSECOND if time else 0
 
 
+def moment(us: int) -> datetime:
+    return _EPOCH + us * _MICROSECOND
+
+
 def _read(cursor: str) -> Place:
     try:
         return _CURSOR.validate_json(base64.urlsafe_b64decode(cursor.encode()))

@@ -12,7 +12,7 @@ from pymongo import ASCENDING, DESCENDING, IndexModel, UpdateMany
 from pymongo.errors import BulkWriteError
 
 from runfold.store.database import Database
-from runfold.store.listing import label_pairs, microseconds
+from runfold.store.listing import label_pairs, microseconds, moment
 from runfold.store.memories import removal
 from runfold.store.unavailable import duplicates_of, mongo_errors
 from runfold_projections.memory import Ending, Revision
@@ -82,12 +82,12 @@ class RevisionStore:
             found = await self._revisions.find_one(query)
         return _revision(found) if found else None
 
-    async def all(self, *, now: datetime) -> dict[tuple[str, str], tuple[Revision, int]]:
-        """Every revision there is, by its memory's key and its id, with when it expires: for `verify`."""
+    async def all(self, *, now: datetime) -> dict[tuple[str, str], Revision]:
+        """Every revision there is, by its memory's key and its id: for `verify`."""
         query = {"expires_us": {"$gt": microseconds(now)}}
         with mongo_errors():
             return {
-                (found["memory"], (revision := _revision(found)).revision_id): (revision, found["expires_us"])
+                (found["memory"], (revision := _revision(found)).revision_id): revision
                 async for found in self._revisions.find(query)
             }
 
@@ -143,7 +143,10 @@ def _ended(key: str, ending: Ending) -> UpdateMany:
 
 
 def _revision(found: dict[str, Any]) -> Revision:
-    return Revision.model_validate_json(found["record"])
+    revision = Revision.model_validate_json(found["record"])
+    if "deleted_us" not in found:
+        return revision
+    return revision.model_copy(update={"expires_at": moment(found["expires_us"])})
 
 
 def _id(key: str, revision_id: str) -> str:
