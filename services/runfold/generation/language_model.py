@@ -15,7 +15,6 @@ from pydantic_ai.exceptions import (
     ModelQuotaExceededError,
     ModelRequestRejectedError,
     UnexpectedModelBehavior,
-    UserError,
 )
 from pydantic_ai.models import Model, infer_model
 from pydantic_ai.models.openai import OpenAIChatModel
@@ -83,18 +82,22 @@ async def connect_model(
 
 def _model(name: str, url: str | None) -> Model:
     try:
-        if url is None:
-            return infer_model(name)
-        provider, _, model_name = name.partition(":")
-        if provider not in _OPENAI_COMPATIBLE or not model_name:
-            raise ConfigurationError(
-                f"RUNFOLD_GENERATION_MODEL is {name!r}: with RUNFOLD_GENERATION_URL it is openai:<the server's name of the model>"
-            )
-        return OpenAIChatModel(model_name, provider=OpenAIProvider(base_url=url))
-    except (UserError, ImportError, ValueError) as error:
+        return infer_model(name) if url is None else _model_at(url, name)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # nothing is asked yet: whatever a provider objects to is how it is configured
         raise ConfigurationError(
             f"RUNFOLD_GENERATION_MODEL is {name!r}, and cannot be used: {error}"
         ) from error
+
+
+def _model_at(url: str, name: str) -> Model:
+    provider, _, model_name = name.partition(":")
+    if provider not in _OPENAI_COMPATIBLE or not model_name:
+        raise ConfigurationError(
+            f"RUNFOLD_GENERATION_MODEL is {name!r}: with RUNFOLD_GENERATION_URL it is openai:<the server's name of the model>"
+        )
+    return OpenAIChatModel(model_name, provider=OpenAIProvider(base_url=url))
 
 
 def _agent(model: Model, answer: type[AnswerT], settings: ModelSettings) -> Agent[object, AnswerT]:
