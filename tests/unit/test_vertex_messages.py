@@ -1,0 +1,198 @@
+"""Names and messages of Agent Engine, as Google's clients write and read them."""
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from tests.records import modest
+
+from runfold.vertex.messages import Duration, Fields, Message, Timestamp, camel, rfc3339
+from runfold.vertex.names import Name, checked_id, new_id
+from runfold.vertex.paging import page, place_of, token_of
+from runfold_schemas.errors import InvalidEventError
+
+FULL = "projects/p/locations/l/reasoningEngines/1/sessions/2"
+
+_ids = st.text(st.characters(codec="ascii", categories=["L", "N"], include_characters="-_.~"), min_size=1)
+
+
+class Inner(Message):
+    some_text: str | None = None
+
+
+class Outer(Message):
+    one_of = (("ttl", "expire_time"),)
+
+    inner_message: Inner | None = None
+    session_state: dict[str, Any] | None = None
+    ttl: Duration | None = None
+    expire_time: Timestamp | None = None
+    content: Fields | None = None
+
+
+def fault(**fields: Any) -> str:
+    with pytest.raises(ValidationError) as raised:
+        Outer.model_validate(fields)
+    return raised.value.errors()[0]["msg"]
+
+
+@modest
+@given(project=_ids, location=_ids, engine=_ids, session=_ids)
+def test_a_name_is_read_as_it_was_written(project: str, location: str, engine: str, session: str):
+    path = (("reasoningEngines", engine), ("sessions", session))
+    name = Name(path, project, location)
+
+    assert Name.parse(str(name)) == name
+
+
+def test_a_short_name_is_a_full_one_of_our_own_project():
+    name = Name.parse("reasoningEngines/1/sessions/2")
+
+    assert str(name) == "projects/runfold/locations/local/reasoningEngines/1/sessions/2"
+    assert (name.engine_id, name.id, name.id_in("sessions"), name.id_in("memories")) == ("1", "2", "2", None)
+    assert name.parent == name.engine == Name.parse("reasoningEngines/1")
+    assert name.engine.child("sessions", "2") == name
+
+
+@pytest.mark.parametrize(
+    "text", ["", "reasoningEngines", "reasoningEngines/1/sessions", "a//b/c", "projects/p", "things/1", "//"]
+)
+def test_what_is_no_name_is_refused(text: str):
+    with pytest.raises(InvalidEventError):
+        Name.parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "-a", "..", "a/b", "a b", "a:b", "a%2Fb", "ü", "a" * 129])
+def test_an_id_fits_into_a_url_as_it_is(text: str):
+    with pytest.raises(InvalidEventError, match="sessionId"):
+        checked_id(text, field="sessionId")
+
+
+def test_new_ids_are_numbers_that_ascend():
+    ids = [new_id() for _ in range(50)]
+
+    assert all(each.isdigit() and int(each) < 2**63 for each in ids)
+    assert [each[:16] for each in ids] == sorted(each[:16] for each in ids)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"innerMessage": {"someText": "x"}},
+        {"inner_message": {"some_text": "x"}},
+        {"innerMessage": {"some_text": "x"}, "unknown": 1, "none": None},
+    ],
+)
+def test_fields_come_in_either_spelling(fields: dict[str, Any]):
+    assert Outer.model_validate(fields).json_form() == {"innerMessage": {"someText": "x"}}
+
+
+def test_what_is_the_writers_own_stays_as_it_is():
+    state = {"snake_key": None, "camelKey": {"a_b": [None, 2**70]}}
+
+    assert Outer(session_state=state).json_form() == {"sessionState": state}
+
+
+def test_a_message_that_is_not_known_in_full_is_renamed_down_to_opaque_fields():
+    given = {
+        "parts": [{"function_call": {"args": {"a_b": {"c_d": None}}, "will_continue": None}}],
+        "_private": {"x_y": 1},
+        "state_delta": {"x_y": 1},
+    }
+
+    assert Outer(content=given).json_form()["content"] == {
+        "parts": [{"functionCall": {"args": {"a_b": {"c_d": None}}}}],
+        "_private": {"xY": 1},
+        "stateDelta": {"x_y": 1},
+    }
+
+
+def test_what_is_nested_too_deep_is_refused():
+    nested: Any = {}
+    for _ in range(5_000):
+        nested = {"a": nested}
+
+    assert "nested" in fault(content=nested)
+
+
+@given(st.datetimes(timezones=st.timezones()))
+def test_times_keep_their_microseconds(time: datetime):
+    try:
+        expected = time.astimezone(UTC)
+    except OverflowError:
+        return
+
+    text = rfc3339(time)
+
+    assert text.endswith("Z")
+    assert len(text) == len("2030-01-02T03:04:05.678901Z")
+    if expected.year > 1:
+        assert Outer.model_validate({"expireTime": text}).expire_time == expected
+
+
+def test_a_time_may_have_nanoseconds_and_any_zone():
+    read = Outer.model_validate({"expire_time": "2030-01-02T03:04:05.678901999+02:00"})
+
+    assert read.json_form() == {"expireTime": "2030-01-02T01:04:05.678901Z"}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("3.5s", 3.5), ("2592000s", 2592000), ("-1s", -1), ("0s", 0), ("1.000001s", 1.000001)],
+)
+def test_durations_are_seconds(text: str, seconds: float):
+    read = Outer.model_validate({"ttl": text})
+
+    assert read.ttl == timedelta(seconds=seconds)
+    assert read.json_form() == {"ttl": text}
+
+
+@pytest.mark.parametrize("fields", [{"ttl": 3}, {"ttl": "3"}, {"ttl": "s"}, {"ttl": "9999999999s"}])
+def test_what_is_no_duration_is_refused(fields: dict[str, Any]):
+    assert "a duration" in fault(**fields)
+
+
+@pytest.mark.parametrize("text", [1893553445, "2030-01-02T03:04:05", "soon"])
+def test_what_is_no_time_is_refused(text: Any):
+    assert fault(expire_time=text)
+
+
+def test_one_of_several_fields_may_be_given():
+    assert "only one of ttl and expireTime" in fault(ttl="3s", expireTime="2030-01-02T03:04:05Z")
+
+
+def test_camel_case_stays_camel_case():
+    assert camel({"alreadySo": 1, "as_it_was_2": 2}) == {"alreadySo": 1, "asItWas2": 2}
+
+
+@given(st.lists(st.text() | st.integers(-(2**63), 2**63)))
+def test_a_token_holds_its_place(place: list[Any]):
+    token = token_of(*place)
+
+    assert place_of(token) == place
+    assert token.replace("-", "").replace("_", "").isalnum()
+
+
+@given(st.text())
+def test_a_foreign_token_is_a_place_or_refused(token: str):
+    with suppress(InvalidEventError):
+        assert isinstance(place_of(token), list)
+
+
+@given(st.integers(0, 20), st.integers(1, 7))
+async def test_pages_have_all_items_once_and_are_never_empty(count: int, size: int):
+    async def items(begin: int) -> Any:
+        for number in range(begin, count):
+            yield number, str(number + 1)
+
+    found, token, pages = [], "0", 0
+    while token is not None:
+        shown, token = await page(items(int(token)), size)
+        assert shown or not pages
+        found, pages = [*found, *shown], pages + 1
+
+    assert found == list(range(count))
