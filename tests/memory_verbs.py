@@ -1,0 +1,107 @@
+"""Memories for tests: all that can be read of them, and that a rebuild reads the same."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tests.querying import projected
+from tests.session_verbs import patiently
+
+from runfold import Runfold
+from runfold.log.shared import partitions_of
+from runfold.memories import Memories
+from runfold.memory import MemoriesWanted
+from runfold.memory_log import fold_memories
+from runfold.query.reading import Reading
+from runfold.settings import Settings
+from runfold.store.database import connect
+from runfold.store.generations import Generations
+from runfold_projections.memory import Head, Revision
+from runfold_schemas.topics import Topics
+
+ORDERS = [(order, ascending) for order in ("created_at", "updated_at") for ascending in (False, True)]
+
+LASTING = timedelta(minutes=2)
+"""What expires sooner may be gone when it is read again, so it is not compared."""
+
+
+async def check_memories_rebuild(settings: Settings) -> None:
+    """Drops all that is in MongoDB, lets a projector begin again from the logs, and compares all that can be read, also with what
+    the log alone tells.
+    """
+    lasting_until = datetime.now(UTC) + LASTING
+    async with opened_memories(settings) as memories, Runfold.of(settings.log()) as runfold:
+        before = await everything_remembered(settings, memories, lasting_until)
+        assert before["banks"]
+        async with connect(settings.mongo, settings.database) as database:
+            await Generations(database).drop_all()
+        async with projected(settings):
+            after = await patiently(lambda: everything_remembered(settings, memories, lasting_until))
+        assert after == before
+        assert await everything_remembered(settings, runfold.memories, lasting_until) == before
+
+
+@asynccontextmanager
+async def opened_memories(settings: Settings) -> AsyncIterator[Memories]:
+    """Memories with connections of their own, as another process has them."""
+    async with Runfold.of(settings.log()) as runfold, Reading(settings) as reading:
+        yield Memories(runfold, reading.stored_memories, similarity=reading.similarity)
+
+
+async def everything_remembered(
+    settings: Settings, memories: Memories, lasting_until: datetime
+) -> dict[str, Any]:
+    """All banks, their memories in every order, what decides about each that ever was, and all revisions."""
+    banks = await _all_pages(memories.banks)
+    found: dict[str, Any] = {"banks": banks}
+    for bank in banks:
+        for order, ascending in ORDERS:
+            wanted = MemoriesWanted(
+                matches=lambda record: _lasts(record.memory.expires_at, lasting_until),
+                order=order,
+                ascending=ascending,
+            )
+            found[f"{bank.bank_id} by {order} {ascending}"] = await _all_pages(
+                memories.list, bank.bank_id, wanted
+            )
+    bank_ids = {bank.bank_id for bank in banks}
+    for key, head in (await _heads(settings)).items():
+        of_memory = (head.bank_id, head.memory_id)
+        found[f"head of {key}"] = await memories._reader.head(*of_memory)
+        if head.bank_id in bank_ids and head.can_be_rolled_back(lasting_until):
+            found[f"revisions of {key}"] = await _revisions(memories, *of_memory, lasting_until)
+    return found
+
+
+async def _heads(settings: Settings) -> dict[str, Head]:
+    """By the key of every memory that ever was: what the log says, since no verb lists those that are gone."""
+    partitions = partitions_of(Topics(settings.prefix).memories)
+    return dict((await fold_memories(settings.log(), partitions)).heads)
+
+
+async def _revisions(
+    memories: Memories, bank_id: str, memory_id: str, lasting_until: datetime
+) -> list[Revision]:
+    listed = [
+        one
+        for one in await _all_pages(memories.revisions, bank_id, memory_id)
+        if _lasts(one.expires_at, lasting_until)
+    ]
+    for one in listed:
+        assert await memories.revision(bank_id, memory_id, one.revision_id) == one
+    return listed
+
+
+def _lasts(expires_at: datetime | None, until: datetime) -> bool:
+    return expires_at is None or expires_at > until
+
+
+async def _all_pages(read: Any, *arguments: Any) -> list[Any]:
+    found: list[Any] = []
+    cursor = None
+    while True:
+        page, cursor = await read(*arguments, limit=20, cursor=cursor)
+        found += page
+        if cursor is None:
+            return found
