@@ -9,6 +9,8 @@ from fastapi import FastAPI
 from runfold.client import Runfold
 from runfold.ingest.app import build_router
 from runfold.ingest.connection import Connection
+from runfold.memories import Memories
+from runfold.memory_routes import build_memory_router
 from runfold.query.app import router
 from runfold.query.reading import Reading
 from runfold.session_routes import build_session_router
@@ -44,6 +46,10 @@ def build_app(settings: Settings) -> FastAPI:
     app.include_router(build_router(connection.runfold))
     sessions = _verbs_of(connection, lambda runfold: Sessions(runfold, reading.stored_sessions))
     app.include_router(build_session_router(sessions))
+    memories = _verbs_of(
+        connection, lambda runfold: Memories(runfold, reading.stored_memories, similarity=reading.similarity)
+    )
+    app.include_router(build_memory_router(memories))
     app.include_router(router(reading))
     return app
 
