@@ -5,7 +5,7 @@ from tests.remembering import ScriptedModel, fact, record
 
 from runfold.embeddings.nearest import DUPLICATE_DISTANCE
 from runfold.generation.consolidation import FACT_LENGTH_MAX, Decision, consolidate
-from runfold.generation.facts import may_be_one
+from runfold.generation.facts import are_one
 from runfold.generation.model import Action
 from runfold.memory import Near
 
@@ -50,6 +50,21 @@ async def test_a_fact_in_other_words_updates_the_memory_with_the_newer_words():
     assert (updated.kind, updated.text, updated.before) == ("update", "User likes a tea", known)
 
 
+@pytest.mark.parametrize(
+    ("known", "said", "kind"),
+    [
+        ("The user likes tea", "User likes tea", "update"),
+        ("Prefers window seats", "Prefers a window seat", "update"),
+        ("Takes the left lane", "Takes the right lane", "create"),
+        ("The pill comes before meals", "The pill comes after meals", "create"),
+    ],
+)
+async def test_a_little_farther_away_the_words_that_carry_something_decide(known: str, said: str, kind: str):
+    [one] = await decided(fact(said), known=[record(known)], distance=0.22)
+
+    assert one.kind == kind
+
+
 async def test_a_fact_that_is_only_similar_is_a_new_memory():
     [new] = await decided(fact("Likes green tea"), known=[record("Likes tea")], distance=0.2)
 
@@ -72,7 +87,7 @@ async def test_what_vectors_do_not_tell_apart_stays_apart(one: str, other: str):
     [new] = await decided(fact(one), known=[record(other)], distance=0.0)
 
     assert new.kind == "create"
-    assert not may_be_one(other, one)
+    assert not are_one(other, one, distance=0.0)
 
 
 async def test_a_fact_that_is_told_twice_is_one_memory():

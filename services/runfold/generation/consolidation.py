@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from runfold.embeddings.nearest import DUPLICATE_DISTANCE
-from runfold.generation.facts import Fact, Learned, distinct, may_be_one, normalised
+from runfold.generation.facts import Fact, Learned, are_one, distinct, normalised
 from runfold.generation.model import Action, MemoryModel
 from runfold.memory import Near
 from runfold_projections.memory import MemoryRecord
@@ -136,11 +135,9 @@ class _Deciding:
         """The known memory that says the same in other words."""
         for near in self._near[place]:
             standing = self._about.get(near.record.memory_id)
-            if (
-                near.distance <= DUPLICATE_DISTANCE
-                and (standing is None or standing.kind == "update")
-                and may_be_one(one.text, near.record.memory.fact)
-            ):
+            if standing is not None and standing.kind != "update":
+                continue
+            if are_one(one.text, near.record.memory.fact, distance=near.distance):
                 return near.record
         return None
 

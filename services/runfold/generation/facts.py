@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from runfold.embeddings.nearest import DUPLICATE_DISTANCE
 from runfold_schemas.memories import MemoryTopic
 
 _NUMBER: Final = re.compile(r"\d+(?:[.,:/-]\d+)*")
@@ -21,6 +22,11 @@ _NEGATING: Final = """
 """
 _NEGATIONS: Final = frozenset(_NEGATING.split())
 """Words that turn a fact into another one, in the languages whose facts we have seen so far."""
+
+_LIGHT: Final = frozenset({"a", "an", "the", "this", "user", "also", "please", "really", "very"})
+
+_SAME_WORDS_DISTANCE: Final = 0.3
+"""Where only an article or a plural differs the local model sees up to 0.25; another order of the words may be another fact."""
 
 
 class Fact(BaseModel):
@@ -61,11 +67,20 @@ def normalised(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(".! ")
 
 
-def may_be_one(one: str, other: str) -> bool:
-    """Whether two texts that are near in meaning can be one fact. Vectors tell little of numbers, of names and of negations, and
-    nothing of what is not in their vocabulary; so those have to be the same. A missed duplicate is only a repetition, and
-    a false one loses a fact.
+def are_one(one: str, other: str, *, distance: float) -> bool:
+    """Whether two texts at this distance are one fact in other words. A missed duplicate is only a repetition, a false one loses a
+    fact: so both are near to each other, and those words are the same that vectors tell little of; and if they are not very
+    near, then all words are that carry something.
     """
+    if not _may_be_one(one, other):
+        return False
+    return distance <= DUPLICATE_DISTANCE or (
+        distance <= _SAME_WORDS_DISTANCE and _carrying(one) == _carrying(other)
+    )
+
+
+def _may_be_one(one: str, other: str) -> bool:
+    """Vectors tell little of numbers, of names and of negations, and nothing of what is not in their vocabulary."""
     return (
         Counter(_NUMBER.findall(one)) == Counter(_NUMBER.findall(other))
         and _negations(one) == _negations(other)
@@ -75,8 +90,17 @@ def may_be_one(one: str, other: str) -> bool:
     )
 
 
+def _carrying(text: str) -> Counter[str]:
+    """The words without those that carry little, in the singular."""
+    return Counter(word.removesuffix("s") for word in _all_words(text) if word not in _LIGHT)
+
+
+def _all_words(text: str) -> list[str]:
+    return [word.casefold() for word in _WORD.findall(text)]
+
+
 def _words(text: str) -> set[str]:
-    return {word.casefold() for word in _WORD.findall(text)}
+    return set(_all_words(text))
 
 
 def _negations(text: str) -> Counter[str]:
