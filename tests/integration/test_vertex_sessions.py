@@ -23,6 +23,7 @@ from tests.vertex_clients import (
 )
 
 from runfold.settings import Settings
+from runfold.vertex.paging import token_of
 
 EARLY = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 YEAR = timedelta(days=365)
@@ -158,6 +159,43 @@ async def test_events_come_by_their_times_whatever_order_they_came_in(google: Ca
     ]
 
 
+@pytest.mark.parametrize("seconds", [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (0, 1, 4, 3, 2), (1, 1, 1, 0, 0)])
+async def test_pages_go_on_where_they_were_whatever_comes_meanwhile(
+    google: Caller, http: httpx.AsyncClient, seconds: tuple[int, ...]
+):
+    session = await google.create()
+    for second in seconds:
+        await google.append(session.name, EARLY + timedelta(seconds=second))
+    late = [EARLY + timedelta(seconds=second) for second in (9, 8)]
+    shown, token = [], ""
+    while token is not None:
+        page = await answered(http, f"/v1/{session.name}/events", pageSize=2, pageToken=token)
+        shown += page["sessionEvents"]
+        token = page.get("nextPageToken")
+        if late:
+            await google.append(session.name, late.pop())
+
+    assert len({each["name"] for each in shown}) == len(shown) == 7
+    assert [each["timestamp"] for each in shown] == sorted(each["timestamp"] for each in shown)
+
+
+@pytest.mark.parametrize(
+    "token", [token_of(10**15, 10**15), token_of(0, 10**15), token_of("x", -1), token_of()]
+)
+async def test_a_token_from_elsewhere_does_no_harm(google: Caller, http: httpx.AsyncClient, token: str):
+    session = await google.create()
+    await google.append(session.name, EARLY)
+
+    assert await answered(http, f"/v1/{session.name}/events", pageToken=token)
+
+
+@pytest.mark.parametrize("token", [token_of(1), token_of(-1, 1), token_of(2, 1), token_of(0, 2**63), "x"])
+async def test_a_token_that_cannot_be_is_refused(google: Caller, token: str):
+    session = await google.create()
+
+    assert await refusal(google.events(session.name, page_token=token)) == (400, "INVALID_ARGUMENT")
+
+
 @pytest.mark.parametrize("way", ["agentplatform v1 sync", "vertexai v1beta1 async"])
 async def test_pages_end_where_nothing_follows(url: str, way: str):
     google = caller(url, way)
@@ -215,6 +253,16 @@ async def test_a_mask_says_what_changes(google: Caller):
     assert (masked.display_name, masked.labels) == ("first", {"a": "2", "b": "3"})
     assert cleared.display_name is None
     assert stateful.session_state == {"k": [1]}
+
+
+async def test_labels_that_would_have_to_be_taken_away_are_refused(google: Caller):
+    created = await google.create(labels={"a": "1", "b": "2"})
+
+    for change in ({"labels": {"a": "2"}}, {"update_mask": "labels"}):
+        with pytest.raises(errors.ServerError) as raised:
+            await google.update(created.name, **change)
+        assert (raised.value.code, raised.value.status) == (501, "UNIMPLEMENTED")
+    assert (await google.get(created.name)).labels == {"a": "1", "b": "2"}
 
 
 async def test_a_large_event_comes_back_as_it_was(google: Caller):

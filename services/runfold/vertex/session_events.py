@@ -1,6 +1,7 @@
 """The events of Agent Engine's sessions: the log keeps each as it was sent, and it is given out so again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
@@ -10,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runfold.session import EventsWanted, Logged
+from runfold.session import EventsWanted, Logged, Session
 from runfold.sessions import Sessions
 from runfold.vertex.filters import Filter, Path, matches, parse_filter
 from runfold.vertex.messages import rfc3339
 from runfold.vertex.names import Name
-from runfold.vertex.paging import foreign_token, paging, place_of, token_of
+from runfold.vertex.paging import Paging, foreign_token, paging, place_of, token_of
 from runfold.vertex.requests import answer, name_of, parameter, read
 from runfold.vertex.session_documents import AppendEvent, our_id
 from runfold_projections.state import without_temporary
@@ -26,6 +27,11 @@ from runfold_schemas.sessions import FrameworkEvent
 _WANTED: Final = EventsWanted(types=frozenset({"framework_event"}))
 
 _TURN_ID_LENGTH_MAX: Final = 200
+
+_OFFSET_MAX: Final = 2**63 - 1
+
+_View = Callable[[EventsWanted], Awaitable[Session]]
+"""Reads a session with events of it."""
 
 
 class _Head(BaseModel):
@@ -69,14 +75,11 @@ def session_event_routes(sessions: Callable[[], Sessions]) -> list[Route]:
         return answer({})
 
     async def list_events(request: Request) -> Response:
-        name, (size, token) = name_of(request), paging(request)
+        name, asked = name_of(request), paging(request)
         wanted = parse_filter(parameter(request, "filter"), {"timestamp": "time"})
-        session = await sessions().view(our_id(name), _WANTED)
-        places = _places(session.events, wanted, after=_place(token))
-        logged = {one.offset: one for one in session.events}
-        shown = [_wire(logged[place.offset], name) for place in places[:size]]
-        following = {"nextPageToken": token_of(*places[size - 1])} if len(places) > size else {}
-        return answer({"sessionEvents": shown, **following})
+        events, token = await _page(partial(sessions().view, our_id(name)), wanted, asked)
+        shown = [_wire(one, name) for one in events]
+        return answer({"sessionEvents": shown, **({"nextPageToken": token} if token else {})})
 
     path = "/reasoningEngines/{engine}/sessions/{session}"
     return [
@@ -109,29 +112,59 @@ def _forget_temporary(event: Any) -> None:
         event["actions"] = {**actions, "stateDelta": without_temporary(delta)}
 
 
-def _places(events: Sequence[Logged], wanted: Filter, *, after: _Place | None) -> list[_Place]:
-    """Those that the filter holds of and that come after a place, by their time."""
+async def _page(view: _View, wanted: Filter, asked: Paging) -> tuple[list[Logged], str | None]:
+    """Events by their time. Only whoever has read all of them knows their order, and nearly always it is that of the log: then
+    the token says up to where it is so, and what follows is read from there.
+    """
+    match place_of(asked.token) if asked.token else []:
+        case []:
+            return _first((await view(_WANTED)).events, wanted, asked.size)
+        case [int(begin), int(end)] if 0 <= begin <= end <= _OFFSET_MAX:
+            part = replace(_WANTED, first_offset=begin, end_offset=end, limit=asked.size + 1)
+            found = _first((await view(part)).events, wanted, asked.size, end=end)
+            if found[1] is not None:
+                return found
+            return _first((await view(replace(_WANTED, first_offset=begin))).events, wanted, asked.size)
+        case [str(time), int(offset)]:
+            return _first((await view(_WANTED)).events, wanted, asked.size, after=_Place(time, offset))
+        case _:
+            raise foreign_token()
+
+
+def _first(
+    events: Sequence[Logged],
+    wanted: Filter,
+    size: int,
+    *,
+    after: _Place | None = None,
+    end: int | None = None,
+) -> tuple[list[Logged], str | None]:
+    """The first `size` of the events that the filter holds of, and the token of the next page if there are more. `end` is how
+    far the log is known to be in order; without it, `events` are all there are.
+    """
+    in_log = _places(events, wanted)
+    places = sorted(place for place in in_log if after is None or place > after)
+    logged = {one.offset: one for one in events}
+    shown = [logged[place.offset] for place in places[:size]]
+    if len(places) <= size:
+        return shown, None
+    if in_log == sorted(in_log):
+        return shown, token_of(places[size].offset, events[-1].offset + 1 if end is None else end)
+    return shown, token_of(*places[size - 1])
+
+
+def _places(events: Sequence[Logged], wanted: Filter) -> list[_Place]:
+    """Those of the events that the filter holds of, as they are in the log."""
     heads = _HEADS.validate_json(b"[%b]" % b",".join(one.value for one in events))
-    places = [
+    return [
         _Place(rfc3339(head.timestamp), one.offset)
         for head, one in zip(heads, events, strict=True)
         if head.data.framework == "vertex" and matches(wanted, partial(_time_of, head))
     ]
-    return sorted(place for place in places if after is None or place > after)
 
 
 def _time_of(head: _Head, _: Path) -> datetime:
     return head.timestamp
-
-
-def _place(token: str | None) -> _Place | None:
-    match place_of(token) if token else None:
-        case None:
-            return None
-        case [str(time), int(offset)]:
-            return _Place(time, offset)
-        case _:
-            raise foreign_token()
 
 
 def _wire(one: Logged, session: Name) -> Mapping[str, Any]:

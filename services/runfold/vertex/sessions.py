@@ -14,7 +14,7 @@ Whoever appends through our own API, or reads a session's ledger there, has the 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -42,6 +42,7 @@ from runfold.vertex.session_documents import (
     our_id,
 )
 from runfold.vertex.session_events import session_event_routes
+from runfold_projections.session import SessionRecord
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.sessions import StateChanged
 
@@ -126,12 +127,11 @@ class _State:
         return answer({"sessions": shown, **({"nextPageToken": token} if token else {})})
 
     async def update(self, request: Request) -> Response:
-        """The session after the change. Labels and state are merged over what is there."""
+        """The session after the change. State is merged over what is there."""
         name, asked = name_of(request), await read(request, UpdateSession)
         asked = _masked(asked, parameter(request, "updateMask"))
         sessions, session_id = self._sessions(), our_id(name)
-        if asked.user_id is not None and asked.user_id != (await sessions.view(session_id)).record.user:
-            raise InvalidEventError("userId: a session stays with its user", field="userId")
+        _check_change((await sessions.view(session_id)).record, asked)
         expires_at = asked.expires_at(datetime.now(UTC))
         if expires_at is not None or asked.labels is not None or asked.display_name is not None:
             await sessions.update(
@@ -176,6 +176,14 @@ async def _listed(
             return
 
 
+def _check_change(record: SessionRecord, asked: UpdateSession) -> None:
+    if asked.user_id is not None and asked.user_id != record.user:
+        raise InvalidEventError("userId: a session stays with its user", field="userId")
+    if asked.labels is not None and (missing := sorted(record.labels.keys() - asked.labels.keys())):
+        # New labels stand in the place of the old ones, and our events merge them.
+        raise WireError("UNIMPLEMENTED", f"labels: {missing[0]!r} cannot be taken away; give all there are")
+
+
 def _masked(asked: UpdateSession, mask: str | None) -> UpdateSession:
     """What of the message the mask names; what it names and the message does not have is taken away, where that can be."""
     if mask is None or mask == "*":
@@ -187,5 +195,10 @@ def _masked(asked: UpdateSession, mask: str | None) -> UpdateSession:
     others: dict[str, None] = {
         name: None for name in UpdateSession.model_fields if camel_name(name) not in named
     }
-    cleared = {"display_name": ""} if "displayName" in named and asked.display_name is None else {}
-    return asked.model_copy(update={**others, **cleared})
+    cleared: dict[str, Any] = {"display_name": "", "labels": {}}
+    taken_away = {
+        name: value
+        for name, value in cleared.items()
+        if camel_name(name) in named and getattr(asked, name) is None
+    }
+    return asked.model_copy(update={**others, **taken_away})
