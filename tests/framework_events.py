@@ -30,6 +30,14 @@ def adk_body(body: dict[str, Any]) -> FrameworkEvent:
     return FrameworkEvent(framework="adk", body=body)
 
 
+def vertex(adk_event: FrameworkEvent, *, whole: bool = True) -> FrameworkEvent:
+    """An event of Agent Engine's sessions, as ADK's service sends it; without ADK's own event if it is not `whole`."""
+    raw = adk_event.body
+    body = {name: raw.get(name) for name in ("author", "invocationId", "content")}
+    body["eventMetadata"] = {"partial": raw.get("partial", False)}
+    return FrameworkEvent(framework="vertex", body={**body, "rawEvent": raw} if whole else body)
+
+
 def item(**body: Any) -> FrameworkEvent:
     return FrameworkEvent(framework="openai-agents", body=body)
 

@@ -21,6 +21,7 @@ from tests.framework_events import (
     mended,
     result,
     text,
+    vertex,
 )
 
 from runfold_projections.amendments import as_they_stand
@@ -77,6 +78,20 @@ def test_an_exchange_of_adk_is_one_of_ours():
         "user: result adk-1={'result': 'rain'}",
         "assistant: Yes.",
     ]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_event_of_agent_engine_says_what_adks_says(whole: bool):
+    signed = types.Part(text="The sky.", thought=True, thought_signature=b"signed")
+    exchange = [
+        QUESTION,
+        adk(text("I l"), partial=True),
+        adk(signed, text("I look."), call("adk-1", at="Lyon")),
+        adk(result("adk-1", {"result": "rain"}), role="user"),
+        adk(text("Yes.")),
+    ]
+
+    assert ledger(*(vertex(each, whole=whole) for each in exchange)) == ledger(*exchange)
 
 
 def test_gemini_is_told_what_adk_would_have_told_it():
