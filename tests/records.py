@@ -34,6 +34,22 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
+from runfold_schemas.memories import (
+    BankConfig,
+    BankCreated,
+    BankDeleted,
+    BankUpdated,
+    ExtractedMemory,
+    GenerationRequested,
+    MemoriesGenerated,
+    Memory,
+    MemoryCreated,
+    MemoryDeleted,
+    MemoryRolledBack,
+    MemoryTopic,
+    MemoryUpdated,
+    Moment,
+)
 from runfold_schemas.sessions import (
     FrameworkEvent,
     SessionCreated,
@@ -78,6 +94,33 @@ ONE_OF_EACH: tuple[Data, ...] = (
     ),
     SessionUpdated(session_id="session-1", labels={"team": "blue"}, display_name="A talk"),
     SessionDeleted(session_id="session-1"),
+    MemoryCreated(bank_id="b", memory_id="m", memory=Memory(fact="likes tea", scope={"user": "ann"})),
+    MemoryUpdated(
+        bank_id="b",
+        memory_id="m",
+        based_on="00000000-0000-7000-8000-000000000000",
+        memory=Memory(
+            fact="likes coffee",
+            scope={"user": "ann"},
+            topics=(MemoryTopic(managed="USER_PREFERENCES"), MemoryTopic(custom="drinks")),
+            metadata={"sure": True, "of": 0.5, "since": Moment(timestamp="2026-01-01T00:00:00Z"), "by": "me"},
+        ),
+        extracted=(ExtractedMemory(fact="drinks coffee"),),
+    ),
+    MemoryDeleted(bank_id="b", memory_id="m", leaves_revision=False),
+    MemoryRolledBack(
+        bank_id="b",
+        memory_id="m",
+        memory=Memory(fact="likes tea", scope={"user": "ann"}),
+        revision_id="00000000-0000-7000-8000-000000000000",
+    ),
+    GenerationRequested(
+        bank_id="b", scope={"user": "ann"}, first_offset=1, end_offset=3, reason="idle_duration"
+    ),
+    MemoriesGenerated(bank_id="b", deleted=(MemoryDeleted(bank_id="b", memory_id="m"),)),
+    BankCreated(bank_id="b", config=BankConfig(display_name="A bank")),
+    BankUpdated(bank_id="b", config=BankConfig(disable_revisions=True)),
+    BankDeleted(bank_id="b"),
 )
 """An event's data of every kind."""
 

@@ -1,19 +1,16 @@
 """Comparing sessions and state in MongoDB with the log: every difference, by its key."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
 
-from runfold.log.ends import LogEnds
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
-from runfold.log.shared import partitions_of
 from runfold.session_log import fold_shared
 from runfold.store.generation import Generation
 from runfold.store.state import own_scope
 from runfold.verify import WAIT_SECONDS
+from runfold.verify_shared import SharedDifference, differences, lag
 from runfold_projections.admission import Admission
-from runfold_projections.session import SessionRecord, SharedFold
 from runfold_projections.state import Value, own_changes
 from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
 
@@ -21,14 +18,6 @@ _LOOK_SECONDS = 0.1
 
 Values = Mapping[tuple[str, str], Value]
 """By scope and key."""
-
-
-class SharedDifference(NamedTuple):
-    """Something in MongoDB that is not what the log says of a session, or of a key of some state."""
-
-    key: str
-    kind: str
-    detail: str
 
 
 async def verify_sessions(
@@ -46,7 +35,9 @@ async def verify_sessions(
             (one.scope, one.key): one.value for one in await stores.values.all() if not _is_own(one.scope)
         }
         found = [
-            *_session_differences(expected, stored),
+            *differences(
+                "session", {key: one for key, one in expected.sessions.items() if one is not None}, stored
+            ),
             *_value_differences(expected.values, held),
             *[one async for one in lag(log, stores, Topics(log.prefix).sessions)],
         ]
@@ -80,35 +71,6 @@ async def verify_own_state(log: LogSettings, stores: Generation, run_id: str) ->
             {(scope, key): value for key, value in held.items()},
         )
     )
-
-
-async def lag(log: LogSettings, stores: Generation, topic: str) -> AsyncIterator[SharedDifference]:
-    """Partitions of a topic that runs share which are not folded to their ends."""
-    async with LogEnds.connect(log) as ends:
-        reached = await stores.decided.positions()
-        for at, end in (await ends.ends_of(partitions_of(topic))).items():
-            if reached.get(at, 0) < end:
-                detail = f"it is folded to offset {reached.get(at, 0)}, the log ends at {end}"
-                yield SharedDifference(f"{at.topic}-{at.partition}", "stale position", detail)
-
-
-def _session_differences(
-    expected: SharedFold, stored: Mapping[str, SessionRecord]
-) -> Iterator[SharedDifference]:
-    standing = {name: record for name, record in expected.sessions.items() if record is not None}
-    for name in sorted(standing.keys() | stored.keys()):
-        if name not in stored:
-            yield SharedDifference(f"session {name}", "missing session", "the log has it, MongoDB does not")
-        elif name not in standing:
-            yield SharedDifference(f"session {name}", "extra session", "MongoDB has it, the log does not")
-        elif standing[name] != stored[name]:
-            fields = [
-                field
-                for field in SessionRecord.model_fields
-                if getattr(standing[name], field) != getattr(stored[name], field)
-            ]
-            detail = f"it differs from the log in {', '.join(fields)}"
-            yield SharedDifference(f"session {name}", "wrong session", detail)
 
 
 def _value_differences(expected: Values, held: Values) -> Iterator[SharedDifference]:

@@ -10,14 +10,16 @@ from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generation import Generation
 from runfold.store.generations import Generations
-from runfold.verify_sessions import SharedDifference, verify_own_state, verify_sessions
+from runfold.verify_memories import verify_memories
+from runfold.verify_sessions import verify_own_state, verify_sessions
+from runfold.verify_shared import SharedDifference
 from runfold_schemas.errors import RunNotFoundError
 
 
 async def verify(settings: Settings, *, run_id: str | None) -> int:
     """Gives the number of differences."""
     console = Console(soft_wrap=True)
-    runs = count = differences = 0
+    runs = sessions = memories = differences = 0
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     async with connect(settings.mongo, settings.database) as database:
         generation = await Generations(database).current()
@@ -39,11 +41,15 @@ async def verify(settings: Settings, *, run_id: str | None) -> int:
                 differences += _tell(console, own)
             if run_id is None:
                 bar.update(task, description="reading sessions")
-                count, shared = await verify_sessions(settings.log(), stores)
+                sessions, shared = await verify_sessions(settings.log(), stores)
+                differences += _tell(console, shared)
+                bar.update(task, description="reading memories")
+                memories, shared = await verify_memories(settings.log(), stores)
                 differences += _tell(console, shared)
     if run_id is not None and not runs:
         raise RunNotFoundError(run_id)
-    told = f"{runs} runs" if run_id is not None else f"{runs} runs and {count} sessions"
+    counts = f"{runs} runs, {sessions} sessions and {memories} memories"
+    told = f"{runs} runs" if run_id is not None else counts
     console.print(f"{told} compared with the log, {differences} differences")
     return differences
 

@@ -47,6 +47,11 @@ class BankStore:
         ]
         await upsert_where(self._banks, operations)
 
+    async def all(self) -> dict[str, BankRecord]:
+        """Every bank there is: for `verify`."""
+        with mongo_errors():
+            return {found["_id"]: _record(found) async for found in self._banks.find(_STANDING)}
+
     async def list(self, *, limit: int, cursor: str | None = None) -> tuple[list[BankRecord], str | None]:
         """A page of banks, the newest first, and the cursor of the next page. Raises `InvalidEventError` for a foreign one."""
         query = beyond(_STANDING, "created_us", cursor)

@@ -98,10 +98,10 @@ class MemoryStore:
         with mongo_errors():
             return {found["_id"]: _record(found) async for found in self._memories.find(_unexpired(now))}
 
-    async def all_heads(self) -> dict[str, Decided]:
+    async def all_heads(self) -> dict[str, Head]:
         """What decides about every memory that ever was: for `verify`."""
         with mongo_errors():
-            return {found["_id"]: _decided(found) async for found in self._heads.find({})}
+            return {found["_id"]: _decided(found).head async for found in self._heads.find({})}
 
     async def list(
         self,
