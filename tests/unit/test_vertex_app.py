@@ -95,11 +95,11 @@ def error_of(response: httpx.Response) -> tuple[int, str]:
 
 @pytest.mark.parametrize("path", [ENGINE, SHORT, "/v1/projects/p/locations/l/reasoningEngines/1"])
 async def test_a_resource_is_there_under_every_prefix(client: httpx.AsyncClient, path: str):
-    response = await client.get(f"{path}/sessions/a%2Fb?$alt=json&unknown=1")
+    response = await client.get(f"{path}/sessions/a%7Eb?$alt=json&unknown=1")
 
     project = "p/locations/l" if "projects" in path else "runfold/locations/local"
     assert response.status_code == 200
-    assert response.json()["name"] == f"projects/{project}/reasoningEngines/1/sessions/a/b"
+    assert response.json()["name"] == f"projects/{project}/reasoningEngines/1/sessions/a~b"
 
 
 async def test_an_operation_is_done_and_can_be_asked_for_again(client: httpx.AsyncClient):
