@@ -33,8 +33,10 @@ OPAQUE: Final = frozenset(
     {
         "args",
         "artifactDelta",
+        "classMethods",
         "customMetadata",
         "labels",
+        "memorySchema",
         "partMetadata",
         "rawEvent",
         "requestedAuthConfigs",

@@ -9,7 +9,7 @@ import secrets
 import time
 from dataclasses import dataclass
 from typing import Final, Self
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from runfold_schemas.errors import InvalidEventError
 
@@ -48,7 +48,8 @@ class Name:
 
     def __str__(self) -> str:
         pairs = (("projects", self.project), ("locations", self.location), *self.path)
-        return "/".join(f"{collection}/{id_}" for collection, id_ in pairs)
+        # An id that our own verbs chose may have any sign in it, and clients put names into their paths as they are.
+        return "/".join(f"{collection}/{quote(id_, safe=':')}" for collection, id_ in pairs)
 
     def child(self, collection: str, id_: str) -> "Name":
         return Name((*self.path, (collection, id_)), self.project, self.location)

@@ -1,0 +1,210 @@
+"""The configuration of a Memory Bank as Agent Engine has it, and how it stands for ours.
+
+Of what comes we understand a part. All of it is kept as it came and given back so, but for what was changed since in our own
+words.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, ClassVar, Final
+
+from runfold.vertex.memory_documents import Lasting, TopicMessage, topic_of, topics_of
+from runfold.vertex.messages import PACKAGE, Message
+from runfold_schemas.memories import BankConfig, Customization, Example, ExampleMemory, Said, TopicConfig
+
+Ours = dict[str, Any]
+"""Fields of `BankConfig` with their values."""
+
+
+class GranularTtl(Message):
+    create_ttl: Lasting | None = None
+    generate_created_ttl: Lasting | None = None
+    generate_updated_ttl: Lasting | None = None
+
+
+class TtlConfig(Message):
+    default_ttl: Lasting | None = None
+    granular_ttl_config: GranularTtl | None = None
+    memory_revision_default_ttl: Lasting | None = None
+
+
+class ManagedTopic(Message):
+    managed_topic_enum: str
+
+
+class CustomTopic(Message):
+    label: str
+    description: str | None = None
+
+
+class BankTopic(Message):
+    managed_memory_topic: ManagedTopic | None = None
+    custom_memory_topic: CustomTopic | None = None
+
+    def ours(self) -> TopicConfig:
+        custom, managed = self.custom_memory_topic, self.managed_memory_topic
+        topic = topic_of(managed.managed_topic_enum if managed else None, custom.label if custom else None)
+        return TopicConfig(topic=topic, description=(custom.description if custom else None) or "")
+
+
+class _Text(Message):
+    text: str | None = None
+
+
+class _Content(Message):
+    role: str | None = None
+    parts: tuple[_Text, ...] = ()
+
+
+class ExampleEvent(Message):
+    content: _Content = _Content()
+
+    def ours(self) -> Said:
+        text = "\n".join(part.text for part in self.content.parts if part.text)
+        return Said(role=self.content.role or "user", text=text)
+
+
+class ConversationSource(Message):
+    events: tuple[ExampleEvent, ...] = ()
+
+
+class ExampleMemoryMessage(Message):
+    fact: str
+    topics: list[TopicMessage] | None = None
+
+    def ours(self) -> ExampleMemory:
+        return ExampleMemory(fact=self.fact, topics=topics_of(self.topics))
+
+
+class ExampleMessage(Message):
+    conversation_source: ConversationSource = ConversationSource()
+    generated_memories: list[ExampleMemoryMessage] | None = None
+
+    def ours(self) -> Example:
+        return Example(
+            conversation=tuple(event.ours() for event in self.conversation_source.events),
+            memories=tuple(memory.ours() for memory in self.generated_memories or []),
+        )
+
+
+class CustomizationConfig(Message):
+    scope_keys: list[str] | None = None
+    memory_topics: list[BankTopic] | None = None
+    generate_memories_examples: list[ExampleMessage] | None = None
+
+    def ours(self) -> Customization:
+        return Customization(
+            scope_keys=tuple(self.scope_keys or []),
+            topics=tuple(topic.ours() for topic in self.memory_topics or []),
+            examples=tuple(example.ours() for example in self.generate_memories_examples or []),
+        )
+
+    @classmethod
+    def of(cls, customization: Customization) -> "CustomizationConfig":
+        return cls(
+            scope_keys=list(customization.scope_keys) or None,
+            memory_topics=[_bank_topic(each) for each in customization.topics] or None,
+            generate_memories_examples=[_example(each) for each in customization.examples] or None,
+        )
+
+
+class MemoryBankConfig(Message):
+    """What of the configuration we understand."""
+
+    proto: ClassVar[str] = f"{PACKAGE}.ReasoningEngineContextSpec.MemoryBankConfig"
+
+    disable_memory_revisions: bool | None = None
+    ttl_config: TtlConfig | None = None
+    customization_configs: list[CustomizationConfig] | None = None
+
+    def ours(self) -> Ours:
+        ttl = self.ttl_config or TtlConfig()
+        granular = ttl.granular_ttl_config or GranularTtl()
+        return {
+            "disable_revisions": bool(self.disable_memory_revisions),
+            "memory_ttl_seconds": _seconds(ttl.default_ttl),
+            "create_ttl_seconds": _seconds(granular.create_ttl),
+            "generate_created_ttl_seconds": _seconds(granular.generate_created_ttl),
+            "generate_updated_ttl_seconds": _seconds(granular.generate_updated_ttl),
+            "revision_ttl_seconds": _seconds(ttl.memory_revision_default_ttl),
+            "customizations": tuple(each.ours() for each in self.customization_configs or []),
+        }
+
+    @classmethod
+    def of(cls, config: BankConfig) -> "MemoryBankConfig":
+        granular = GranularTtl(
+            create_ttl=_length(config.create_ttl_seconds),
+            generate_created_ttl=_length(config.generate_created_ttl_seconds),
+            generate_updated_ttl=_length(config.generate_updated_ttl_seconds),
+        )
+        ttl = TtlConfig(
+            default_ttl=_length(config.memory_ttl_seconds),
+            granular_ttl_config=granular if granular != GranularTtl() else None,
+            memory_revision_default_ttl=_length(config.revision_ttl_seconds),
+        )
+        return cls(
+            disable_memory_revisions=config.disable_revisions or None,
+            ttl_config=ttl if ttl != TtlConfig() else None,
+            customization_configs=[CustomizationConfig.of(each) for each in config.customizations] or None,
+        )
+
+
+_OURS_BY_FIELD: Final[Mapping[str, tuple[str, ...]]] = {
+    "disableMemoryRevisions": ("disable_revisions",),
+    "ttlConfig": (
+        "memory_ttl_seconds",
+        "create_ttl_seconds",
+        "generate_created_ttl_seconds",
+        "generate_updated_ttl_seconds",
+        "revision_ttl_seconds",
+    ),
+    "customizationConfigs": ("customizations",),
+}
+
+
+def ours_of(given: Mapping[str, Any]) -> Ours:
+    """What a configuration says in our words. Raises pydantic's `ValidationError`."""
+    return MemoryBankConfig.model_validate(given).ours()
+
+
+def wire_form(config: BankConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration as it was given, but for the fields that our own verbs have changed since."""
+    said, now = ours_of(given), MemoryBankConfig.of(config).json_form()
+    form = dict(given)
+    for field, names in _OURS_BY_FIELD.items():
+        if any(said[name] != getattr(config, name) for name in names):
+            form.pop(field, None)
+            form |= {field: now[field]} if field in now else {}
+    return form
+
+
+def _bank_topic(config: TopicConfig) -> BankTopic:
+    if config.topic.managed is not None:
+        return BankTopic(managed_memory_topic=ManagedTopic(managed_topic_enum=config.topic.managed))
+    assert config.topic.custom is not None
+    custom = CustomTopic(label=config.topic.custom, description=config.description or None)
+    return BankTopic(custom_memory_topic=custom)
+
+
+def _example(example: Example) -> ExampleMessage:
+    events = tuple(
+        ExampleEvent(content=_Content(role=said.role, parts=(_Text(text=said.text),)))
+        for said in example.conversation
+    )
+    memories = [
+        ExampleMemoryMessage(
+            fact=memory.fact, topics=[TopicMessage.of(topic) for topic in memory.topics] or None
+        )
+        for memory in example.memories
+    ]
+    return ExampleMessage(
+        conversation_source=ConversationSource(events=events), generated_memories=memories or None
+    )
+
+
+def _seconds(length: timedelta | None) -> float | None:
+    return length.total_seconds() if length is not None else None
+
+
+def _length(seconds: float | None) -> timedelta | None:
+    return timedelta(seconds=seconds) if seconds is not None else None

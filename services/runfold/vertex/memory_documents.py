@@ -1,0 +1,274 @@
+"""Memories and their revisions as messages of Agent Engine's, and how they stand for ours.
+
+A memory of an engine is that of the same id in the bank of the engine's id.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import AfterValidator, FiniteFloat, StringConstraints
+
+from runfold.memory import RevisionOptions
+from runfold.vertex.filters import Kind, Path
+from runfold.vertex.messages import PACKAGE, Duration, Message, Timestamp
+from runfold.vertex.names import Name
+from runfold_projections.memory import MemoryRecord, Revision
+from runfold_schemas.data import DisplayName, Labels
+from runfold_schemas.errors import InvalidEventError
+from runfold_schemas.memories import Fact, Memory, MemoryTopic, Moment, Scope
+
+MEMORIES: Final = "memories"
+REVISIONS: Final = "revisions"
+
+NATURAL_LANGUAGE: Final = "NATURAL_LANGUAGE_COLLECTION"
+"""The type of every memory here."""
+
+FILTERED: Final[Mapping[str, Kind]] = {
+    "fact": "text",
+    "scope": "map",
+    "display_name": "text",
+    "description": "text",
+    "create_time": "time",
+    "update_time": "time",
+    "expire_time": "time",
+}
+"""What memories can be filtered by."""
+
+
+def _positive(length: timedelta) -> timedelta:
+    if length <= timedelta(0):
+        raise ValueError("a time to live is longer than nothing")
+    return length
+
+
+Lasting = Annotated[Duration, AfterValidator(_positive)]
+"""A time to live."""
+
+
+class TopicMessage(Message):
+    """What a memory belongs to: one of these."""
+
+    managed_memory_topic: str | None = None
+    custom_memory_topic_label: str | None = None
+
+    @classmethod
+    def of(cls, topic: MemoryTopic) -> "TopicMessage":
+        return cls(managed_memory_topic=topic.managed, custom_memory_topic_label=topic.custom)
+
+    def ours(self) -> MemoryTopic:
+        return topic_of(self.managed_memory_topic, self.custom_memory_topic_label)
+
+
+class MetadataValue(Message):
+    """A value of metadata: exactly one of these."""
+
+    one_of = (("string_value", "double_value", "bool_value", "timestamp_value"),)
+
+    string_value: str | None = None
+    double_value: FiniteFloat | None = None
+    bool_value: bool | None = None
+    timestamp_value: Timestamp | None = None
+
+    @classmethod
+    def of(cls, value: bool | float | str | Moment) -> "MetadataValue":
+        match value:
+            case bool():
+                return cls(bool_value=value)
+            case str():
+                return cls(string_value=value)
+            case Moment():
+                return cls(timestamp_value=value.timestamp)
+            case _:
+                return cls(double_value=value)
+
+    def ours(self) -> bool | float | str | Moment:
+        """Raises `InvalidEventError` where there is none."""
+        if self.timestamp_value is not None:
+            return Moment(timestamp=self.timestamp_value)
+        for value in (self.string_value, self.double_value, self.bool_value):
+            if value is not None:
+                return value
+        raise InvalidEventError("metadata: a value says nothing", field="metadata")
+
+
+MetadataMessage = dict[str, MetadataValue]
+
+
+class MemoryMessage(Message):
+    """A memory."""
+
+    proto: ClassVar[str] = f"{PACKAGE}.Memory"
+
+    name: str
+    fact: str
+    scope: dict[str, str]
+    display_name: str | None = None
+    description: str | None = None
+    create_time: Timestamp
+    update_time: Timestamp
+    expire_time: Timestamp | None = None
+    topics: list[TopicMessage] | None = None
+    metadata: MetadataMessage | None = None
+    memory_type: str = NATURAL_LANGUAGE
+
+    @classmethod
+    def of(cls, record: MemoryRecord, name: Name) -> "MemoryMessage":
+        """`name` is that of the engine, or of anything in it."""
+        memory = record.memory
+        return cls(
+            name=str(name.engine.child(MEMORIES, record.memory_id)),
+            fact=memory.fact,
+            scope=memory.scope,
+            display_name=memory.display_name or None,
+            description=memory.description or None,
+            create_time=record.created_at,
+            update_time=record.updated_at,
+            expire_time=memory.expires_at,
+            topics=[TopicMessage.of(topic) for topic in memory.topics] or None,
+            metadata={key: MetadataValue.of(value) for key, value in memory.metadata.items()} or None,
+        )
+
+
+class ExtractedMessage(Message):
+    """What a memory was made of."""
+
+    fact: str
+    context: str | None = None
+
+
+class RevisionMessage(Message):
+    """A revision. That of a deletion has an empty fact."""
+
+    proto: ClassVar[str] = f"{PACKAGE}.MemoryRevision"
+
+    name: str
+    fact: str
+    create_time: Timestamp
+    expire_time: Timestamp
+    labels: dict[str, str] | None = None
+    extracted_memories: list[ExtractedMessage] | None = None
+
+    @classmethod
+    def of(cls, revision: Revision, memory: Name) -> "RevisionMessage":
+        extracted = [ExtractedMessage(fact=one.fact, context=one.context) for one in revision.extracted]
+        return cls(
+            name=str(memory.child(REVISIONS, revision.revision_id)),
+            fact=revision.fact,
+            create_time=revision.created_at,
+            expire_time=revision.expires_at,
+            labels=revision.labels or None,
+            extracted_memories=extracted or None,
+        )
+
+
+class RevisionWishes(Message):
+    """What a request says of the revision that it leaves."""
+
+    one_of: ClassVar[tuple[tuple[str, ...], ...]] = (("revision_ttl", "revision_expire_time"),)
+
+    disable_memory_revisions: bool | None = None
+    revision_labels: Labels | None = None
+    revision_ttl: Lasting | None = None
+    revision_expire_time: Timestamp | None = None
+
+    def revision(self, now: datetime) -> RevisionOptions:
+        """Raises `InvalidEventError`."""
+        return RevisionOptions(
+            disabled=bool(self.disable_memory_revisions),
+            labels=self.revision_labels or {},
+            expires_at=expiry(self.revision_ttl, self.revision_expire_time, now, field="revisionExpireTime"),
+        )
+
+
+class _Written(RevisionWishes):
+    """What a memory is written with."""
+
+    one_of = (*RevisionWishes.one_of, ("ttl", "expire_time"))
+
+    display_name: DisplayName | None = None
+    description: Annotated[str, StringConstraints(max_length=10_000)] | None = None
+    ttl: Lasting | None = None
+    expire_time: Timestamp | None = None
+    topics: list[TopicMessage] | None = None
+    metadata: MetadataMessage | None = None
+
+    def expires_at(self, now: datetime) -> datetime | None:
+        """When it is to expire, if that is said. Raises `InvalidEventError`."""
+        return expiry(self.ttl, self.expire_time, now, field="expireTime")
+
+
+class CreateMemory(_Written):
+    """A memory to create."""
+
+    fact: Fact
+    scope: Scope
+
+    def memory(self, now: datetime) -> Memory:
+        """Raises pydantic's `ValidationError`, and `InvalidEventError`."""
+        return Memory(
+            fact=self.fact,
+            scope=self.scope,
+            topics=topics_of(self.topics),
+            metadata=metadata_of(self.metadata),
+            display_name=self.display_name,
+            description=self.description,
+            expires_at=self.expires_at(now),
+        )
+
+
+class UpdateMemory(_Written):
+    """What changes of a memory."""
+
+    fact: Fact | None = None
+    scope: dict[str, str] | None = None
+
+
+class Rollback(Message):
+    """The revision to go back to: its id, or its name."""
+
+    target_revision_id: Annotated[str, StringConstraints(min_length=1)]
+
+
+def expiry(ttl: timedelta | None, at: datetime | None, now: datetime, *, field: str) -> datetime | None:
+    """When something expires. Raises `InvalidEventError` for what has expired already."""
+    if ttl is not None:
+        return now + ttl
+    if at is not None and at <= now:
+        raise InvalidEventError(f"{field}: that has passed already", field=field)
+    return at
+
+
+def topic_of(managed: str | None, custom: str | None) -> MemoryTopic:
+    """Raises pydantic's `ValidationError`."""
+    return MemoryTopic.model_validate({"managed": managed, "custom": custom})
+
+
+def topics_of(topics: Sequence[TopicMessage] | None) -> tuple[MemoryTopic, ...]:
+    return tuple(topic.ours() for topic in topics or [])
+
+
+def metadata_of(metadata: Mapping[str, MetadataValue] | None) -> dict[str, Any]:
+    return {key: value.ours() for key, value in (metadata or {}).items()}
+
+
+def field_of(record: MemoryRecord, path: Path) -> Any:
+    """What a filter asks for."""
+    memory = record.memory
+    match path:
+        case ("fact",):
+            return memory.fact
+        case ("scope",):
+            return memory.scope
+        case ("scope", key):
+            return memory.scope.get(key)
+        case ("display_name",):
+            return memory.display_name
+        case ("description",):
+            return memory.description
+        case ("create_time",):
+            return record.created_at
+        case ("update_time",):
+            return record.updated_at
+        case _:
+            return memory.expires_at
