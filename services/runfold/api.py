@@ -16,6 +16,12 @@ from runfold.query.reading import Reading
 from runfold.session_routes import build_session_router
 from runfold.sessions import Sessions
 from runfold.settings import Settings
+from runfold.vertex import build_vertex_app, mount
+from runfold.vertex.engines import BankEngines, engines_part
+from runfold.vertex.memories import memories_part
+from runfold.vertex.retrieval import retrieval_part
+from runfold.vertex.revisions import revisions_part
+from runfold.vertex.sessions import sessions_part
 from runfold.web import new_app, serve
 
 
@@ -51,6 +57,16 @@ def build_app(settings: Settings) -> FastAPI:
     )
     app.include_router(build_memory_router(memories))
     app.include_router(router(reading))
+    mount(
+        app,
+        build_vertex_app(
+            engines_part(memories, sessions),
+            sessions_part(sessions, BankEngines(memories)),
+            memories_part(memories),
+            revisions_part(memories),
+            retrieval_part(memories),
+        ),
+    )
     return app
 
 
