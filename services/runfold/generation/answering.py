@@ -35,6 +35,9 @@ from runfold_schemas.memories import (
 _IDS: Final = uuid.UUID("9d1f6a52-6a0e-5b0e-9a55-0b6f5f3f7c11")
 """The namespace of ids that are the same whoever makes them."""
 
+RUN_PREFIX: Final = "memories-"
+"""Begins the ids of runs that are the log of a generation, and of no others: their completion is not remembered."""
+
 _ROUNDS_MAX: Final = 5
 """In which memories are consolidated that others change at the same time."""
 
@@ -76,6 +79,11 @@ def derived_id(*parts: str) -> str:
 def answer_id(trigger: AnyEvent) -> str:
     """The id of the event that answers the trigger."""
     return derived_id("answer", trigger.event_id)
+
+
+def log_run_id(*parts: str) -> str:
+    """The id of the run that is the log of a generation, the same for the same parts."""
+    return RUN_PREFIX + derived_id("run", *parts)
 
 
 def stored(

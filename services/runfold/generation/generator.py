@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from runfold.client import Runfold
-from runfold.generation.answering import Answers, Trigger, give_up, stored
+from runfold.generation.answering import Answers, Trigger, give_up, log_run_id, stored
 from runfold.generation.extraction import extract
 from runfold.generation.facts import Fact
 from runfold.generation.model import MemoryModel
@@ -28,6 +28,7 @@ from runfold.generation.options import (
     Source,
 )
 from runfold.generation.transcript import transcript
+from runfold.ids import uuid7
 from runfold.memories import Memories
 from runfold.run import Run
 from runfold.session import EventsWanted
@@ -99,8 +100,8 @@ class Generator:
             if self._model is None or options.disable_consolidation:
                 return await self._answers.make(bank_id, scope, source.facts, options)
         _ = self.model
-        label = {KIND: "request"}
-        async with self.runfold.run(agent_id=bank_id, labels=label) as run:
+        named = {"run_id": log_run_id(str(uuid7())), "labels": {KIND: "request"}}
+        async with self.runfold.run(agent_id=bank_id, **named) as run:
             trigger = await _requested(run, bank_id, scope, source, options)
             try:
                 return await self.answer(trigger)

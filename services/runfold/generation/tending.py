@@ -1,0 +1,230 @@
+"""What runs triggers when they are due: of streams, of completed runs, and of generations whose process has died.
+
+From time to time the logs of generations that have grown are read. So what somebody has left unanswered is taken up by another
+process, or by the same after its restart. At the start every such log is read, from its beginning.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final, Self
+
+from runfold.client import Runfold
+from runfold.generation.answering import RUN_PREFIX
+from runfold.generation.generator import Generator
+from runfold.generation.trigger_log import TriggerLog
+from runfold.generation.triggers import due, due_at
+from runfold.log.ends import LogEnds
+from runfold_schemas.catalog import Life
+from runfold_schemas.errors import NoModelError, RunEndedError, RunfoldError
+
+SWEEP_SECONDS: Final = 10.0
+"""How often it is looked for what nobody here has ingested."""
+
+TAKE_UP_SECONDS: Final = 300.0
+"""How long a trigger is left to who has put it into the log. Two who answer do no harm, but one of them asks the model in vain."""
+
+_RETRY_SECONDS: Final = 15.0
+
+_GRACE_SECONDS: Final = 10.0
+"""For what is at work when the process is to end. What is given up then is taken up by somebody else."""
+
+_KEPT_SECONDS: Final = 60.0
+"""How long a log is kept at hand in which nothing is due."""
+
+_AT_ONCE_MAX: Final = 4
+"""Generations at a time, beside those that somebody waits for, and logs that are read at a time."""
+
+_log = logging.getLogger(__name__)
+
+
+class Tending:
+    """Use it as an async context manager: in it, triggers are run when they are due.
+
+    `generator` gives the one of the connection that stands, or raises `UnavailableError`.
+    """
+
+    def __init__(
+        self,
+        generator: Callable[[], Generator],
+        *,
+        sweep_seconds: float = SWEEP_SECONDS,
+        take_up_seconds: float = TAKE_UP_SECONDS,
+    ) -> None:
+        self.generator = generator
+        self._sweep_seconds = sweep_seconds
+        self._take_up_seconds = take_up_seconds
+        self._runfold: Runfold | None = None
+        self._logs: dict[str, TriggerLog] = {}
+        """Those in which something may become due, by run."""
+        self._read_to: dict[str, int] = {}
+        """How far the log of each topic was read here, also if nothing was due in it."""
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._not_before: dict[str, float] = {}
+        self._changed = asyncio.Event()
+        self._slots = asyncio.Semaphore(_AT_ONCE_MAX)
+        self._is_over = False
+        self._tending: asyncio.Task[None]
+
+    async def __aenter__(self) -> Self:
+        self._tending = asyncio.create_task(self._tend())
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._is_over = True
+        self.look()
+        tasks = [self._tending, *self._running.values()]
+        _, pending = await asyncio.wait(tasks, timeout=_GRACE_SECONDS)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def log_of(self, life: Life) -> TriggerLog:
+        """The log of a run that is one of a generation. Raises `UnavailableError`."""
+        generator = self._current()
+        known = self._logs.get(life.run_id)
+        if known is None or known.run.life.log_id != life.log_id:
+            known = self._logs[life.run_id] = TriggerLog(generator, generator.runfold.run_of(life))
+        known.used_at = time.monotonic()
+        return known
+
+    def look(self) -> None:
+        """Something may be due."""
+        self._changed.set()
+
+    async def _tend(self) -> None:
+        next_sweep = 0.0
+        while True:
+            if time.monotonic() >= next_sweep:
+                await self._sweep_quietly()
+                next_sweep = time.monotonic() + self._sweep_seconds
+            self._changed.clear()
+            if self._is_over:
+                return
+            self._start_due()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause(next_sweep)):
+                    await self._changed.wait()
+
+    def _start_due(self) -> None:
+        for run_id, log in list(self._logs.items()):
+            if run_id in self._running or log.answering.locked():
+                continue
+            if self._is_due(log):
+                self._running[run_id] = asyncio.create_task(self._run(log))
+            elif log.state.is_settled and time.monotonic() > log.used_at + _KEPT_SECONDS:
+                self._forget(log)
+
+    def _is_due(self, log: TriggerLog) -> bool:
+        if time.monotonic() < self._not_before.get(log.run.run_id, 0.0):
+            return False
+        return self._is_for_us(log) or due(log.state, _now()) is not None
+
+    def _is_for_us(self, log: TriggerLog) -> bool:
+        """Whether a trigger is unanswered that nobody else is at work on."""
+        unanswered = log.state.unanswered
+        if unanswered is None:
+            return False
+        is_left = _now() >= unanswered.log_time + self._take_up_seconds * 1000
+        return is_left or unanswered.event.event_id in log.asked
+
+    async def _run(self, log: TriggerLog) -> None:
+        """Answers the trigger that is unanswered, or the one that is due now."""
+        run_id = log.run.run_id
+        try:
+            async with self._slots, log.answering:
+                await log.catch_up()
+                if reason := due(log.state, _now()):
+                    await log.trigger(reason)
+                    await log.catch_up()
+                if self._is_for_us(log):
+                    await log.answer()
+                    await _complete_unless_stream(log)
+        except RunfoldError as error:
+            _log.warning("no memories were generated of run %s yet: %s", run_id, error)
+            self._not_before[run_id] = time.monotonic() + _RETRY_SECONDS
+        else:
+            self._not_before.pop(run_id, None)
+        finally:
+            self._running.pop(run_id, None)
+            self.look()
+
+    async def _sweep_quietly(self) -> None:
+        try:
+            await self._sweep()
+        except NoModelError:
+            pass  # nothing can be answered here
+        except RunfoldError as error:
+            _log.warning("it was not looked for generations that others have left: %s", error)
+
+    async def _sweep(self) -> None:
+        runfold = self._current().runfold
+        await runfold.catalog.follow_all()
+        standing = {
+            runfold.topics.run(life.run_id, life.log_id): life
+            for life in runfold.catalog.lives()
+            if life.run_id.startswith(RUN_PREFIX) and not life.ended and not life.deleted
+        }
+        over = self._logs.keys() - {life.run_id for life in standing.values()} - self._running.keys()
+        for run_id in over:
+            self._forget(self._logs[run_id])
+        if not standing:
+            return
+        async with LogEnds.connect(runfold.settings) as ends:
+            end = await ends.ends(standing)
+        await self._read(life for topic, life in standing.items() if end[topic] > self._read_to.get(topic, 0))
+
+    async def _read(self, lives: Iterable[Life]) -> None:
+        async def read(life: Life) -> None:
+            async with at_once:
+                log = self.log_of(life)
+                try:
+                    await log.catch_up()
+                except RunfoldError as error:
+                    _log.warning("the log of run %s was not read: %s", life.run_id, error)
+                self._read_to[_topic(log)] = log.state.next_offset
+
+        at_once = asyncio.Semaphore(_AT_ONCE_MAX)
+        await asyncio.gather(*(read(life) for life in lives))
+
+    def _current(self) -> Generator:
+        """The generator; what belongs to an earlier connection is forgotten."""
+        generator = self.generator()
+        if generator.runfold is not self._runfold:
+            self._runfold = generator.runfold
+            self._logs.clear()
+            self._read_to.clear()
+        return generator
+
+    def _forget(self, log: TriggerLog) -> None:
+        self._read_to[_topic(log)] = log.state.next_offset
+        self._logs.pop(log.run.run_id, None)
+        self._not_before.pop(log.run.run_id, None)
+
+    def _pause(self, next_sweep: float) -> float:
+        """Until the next thing that is due, or the next sweep."""
+        now, wall = time.monotonic(), _now()
+        pauses = [next_sweep - now]
+        for run_id, log in self._logs.items():
+            if run_id in self._running:
+                continue
+            if (at := due_at(log.state)) is not None:
+                pauses.append(max((at - wall) / 1000, self._not_before.get(run_id, 0.0) - now))
+        return max(min(pauses), 0.0)
+
+
+async def _complete_unless_stream(log: TriggerLog) -> None:
+    """A log that is no stream's has nothing more to come."""
+    if log.state.settings is None and not log.run.ended:
+        with suppress(RunEndedError):
+            await log.run.complete()
+
+
+def _topic(log: TriggerLog) -> str:
+    return log.generator.runfold.topics.run(log.run.run_id, log.run.life.log_id)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,274 @@
+"""Streams on real servers: what is ingested is in a log, and each trigger is answered once, by whichever process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.builders import EPOCH
+from tests.processes import until
+from tests.remembering import ScriptedModel
+from tests.session_verbs import Projector
+
+from runfold import Runfold
+from runfold.generation.generator import Generator
+from runfold.generation.model import Found
+from runfold.generation.options import GenerationOptions
+from runfold.generation.streams import Ingested, IngestStreams, stream_run_id
+from runfold.generation.tending import Tending
+from runfold.generation.triggers import TriggerRule
+from runfold.memories import Memories
+from runfold.query.reading import Reading
+from runfold.settings import Settings
+from runfold_schemas.errors import (
+    BankNotFoundError,
+    GenerationFailedError,
+    InvalidEventError,
+    NoModelError,
+    UnavailableError,
+)
+from runfold_schemas.memories import GenerationRequested, MemoriesGenerated
+
+BANK = "bank"
+
+
+class EchoModel(ScriptedModel):
+    """Finds a fact in each line that is said, and consolidates nothing."""
+
+    async def extract(self, conversation: str, *, instructions: str) -> list[Found]:
+        await super().extract(conversation, instructions=instructions)
+        return [
+            Found(fact=f"Heard {line}", topics=["USER_PREFERENCES"]) for line in conversation.splitlines()
+        ]
+
+
+@dataclass
+class World:
+    memories: Memories
+    runfold: Runfold
+    model: EchoModel
+    scope: dict[str, str]
+
+    @asynccontextmanager
+    async def process(self, *, without_model: bool = False, **options: Any) -> AsyncIterator[IngestStreams]:
+        """As another process would have it."""
+        generator = Generator(self.memories, self.runfold, None if without_model else self.model)
+        async with Tending(lambda: generator, **{"sweep_seconds": 0.2, **options}) as tending:
+            yield IngestStreams(tending)
+
+    async def log(self) -> list[Any]:
+        """What the stream's log says of generations."""
+        run = await self.runfold.get_run(stream_run_id(BANK, self.scope, "s"))
+        told = GenerationRequested | MemoriesGenerated
+        return [event.data async for event in run.events() if isinstance(event.data, told)]
+
+    async def answered(self, count: int) -> bool:
+        return sum(isinstance(one, MemoriesGenerated) for one in await self.log()) >= count
+
+    async def facts(self) -> list[str]:
+        near = await self.memories.nearest(BANK, self.scope, "x", limit=100)
+        return sorted(one.record.memory.fact for one in near)
+
+    def heard(self, *texts: str) -> list[str]:
+        return sorted(f'Heard {{"role": "user", "text": "{text}"}}' for text in texts)
+
+
+@pytest.fixture(scope="module")
+async def projector(settings: Settings) -> AsyncIterator[Projector]:
+    projector = Projector(settings)
+    await projector.start()
+    yield projector
+    await projector.stop()
+
+
+@pytest.fixture(scope="module")
+async def memories(settings: Settings, runfold: Runfold, projector: Projector) -> AsyncIterator[Memories]:
+    async with Reading(settings) as reading:
+        memories = Memories(runfold, reading.stored_memories, similarity=reading.similarity)
+        await memories.create_bank(BANK)
+        yield memories
+
+
+@pytest.fixture
+def world(memories: Memories, runfold: Runfold) -> World:
+    return World(memories, runfold, EchoModel(), scope={"user": uuid4().hex})
+
+
+def said(*texts: str, **named: Any) -> list[Ingested]:
+    return [Ingested({"role": "user", "parts": [{"text": text}]}, **named) for text in texts]
+
+
+async def test_without_a_rule_memories_are_there_when_the_call_returns(world):
+    async with world.process() as streams:
+        await streams.ingest(BANK, world.scope, "s", said("one", "two"))
+
+    assert await world.facts() == world.heard("one", "two")
+    [asked, answer] = await world.log()
+    assert (asked.reason, answer.error, len(answer.created)) == ("flush", None, 2)
+
+
+async def test_a_count_of_contents_triggers_and_they_are_read_once(world):
+    rule = TriggerRule(event_count=2)
+    async with world.process() as streams:
+        for text in ("one", "two", "three"):
+            await streams.ingest(BANK, world.scope, "s", said(text), rule=rule)
+        await until(lambda: world.answered(1), what="the first generation")
+
+        assert await world.facts() == world.heard("one", "two")
+        await streams.ingest(BANK, world.scope, "s", said("four"))
+        await until(lambda: world.answered(2), what="the second generation")
+
+    assert await world.facts() == world.heard("one", "two", "three", "four")
+    assert [one.reason for one in await world.log() if isinstance(one, GenerationRequested)] == [
+        "event_count",
+        "event_count",
+    ]
+    assert len(world.model.read) == 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        (TriggerRule(idle_seconds=0.3), "idle_duration"),
+        (TriggerRule(interval_seconds=0.3), "fixed_interval"),
+    ],
+)
+async def test_time_triggers(world, rule, reason):
+    async with world.process() as streams:
+        await streams.ingest(BANK, world.scope, "s", said("one"), rule=rule)
+        assert await world.log() == []
+        await until(lambda: world.answered(1), what="the generation")
+
+    assert (await world.log())[0].reason == reason
+    assert await world.facts() == world.heard("one")
+
+
+async def test_a_flush_does_not_wait_for_the_rule(world):
+    rule = TriggerRule(event_count=100)
+    async with world.process() as streams:
+        await streams.ingest(BANK, world.scope, "s", said("one"), rule=rule)
+        assert await world.facts() == []
+
+        await streams.ingest(BANK, world.scope, "s", [], force_flush=True)
+
+        assert await world.facts() == world.heard("one")
+        await streams.ingest(BANK, world.scope, "s", [], force_flush=True)
+
+    assert len(world.model.read) == 1
+
+
+async def test_an_event_id_counts_once_in_a_stream(world):
+    async with world.process() as streams:
+        for text in ("one", "one again"):
+            await streams.ingest(BANK, world.scope, "s", said(text, event_id="e-1", event_time=EPOCH))
+        await streams.ingest(BANK, world.scope, "s", said("two", event_id="e-2"))
+
+    assert await world.facts() == world.heard("one", "two")
+    run = await world.runfold.get_run(stream_run_id(BANK, world.scope, "s"))
+    contents = [event async for event in run.events() if event.type == "framework_event"]
+    assert len(contents) == 2
+    assert contents[0].timestamp - EPOCH == timedelta()
+
+
+async def test_a_generation_reads_the_overlap_once_more(world):
+    rule = TriggerRule(overlap_event_count=1)
+    async with world.process() as streams:
+        await streams.ingest(BANK, world.scope, "s", said("one", "two"), rule=rule)
+        await streams.ingest(BANK, world.scope, "s", said("three"))
+
+    read = [conversation.splitlines() for conversation, _ in world.model.read]
+    assert [len(lines) for lines in read] == [2, 2]
+    assert "two" in read[1][0]
+
+
+async def test_of_several_processes_one_asks(world):
+    rule = TriggerRule(event_count=10)
+    async with world.process() as one, world.process() as other:
+        told = [
+            streams.ingest(BANK, world.scope, "s", said(f"text {number}"), rule=rule)
+            for number, streams in enumerate([one, other] * 5)
+        ]
+        await asyncio.gather(*told)
+        await until(lambda: world.answered(1), what="the generation")
+        assert len(await world.facts()) == 10
+
+    assert len(world.model.read) == 1
+    assert [type(entry) for entry in await world.log()] == [GenerationRequested, MemoriesGenerated]
+
+
+async def test_what_a_process_has_left_another_one_takes_up(world):
+    rule = TriggerRule(idle_seconds=0.5)
+    async with world.process() as streams:
+        await streams.ingest(BANK, world.scope, "s", said("one"), rule=rule)
+
+    async with world.process():
+        await until(lambda: world.answered(1), what="the generation by the second process")
+
+    assert await world.facts() == world.heard("one")
+
+
+async def test_a_trigger_that_is_left_unanswered_is_answered_later(world):
+    world.model.failure = UnavailableError("The model", reason="away")
+    async with world.process() as streams:
+        with pytest.raises(UnavailableError):
+            await streams.ingest(BANK, world.scope, "s", said("one"))
+    assert await world.facts() == []
+    world.model.failure = None
+
+    async with world.process(take_up_seconds=0):
+        await until(lambda: world.answered(1), what="the generation")
+
+    assert await world.facts() == world.heard("one")
+    assert [type(one) for one in await world.log()] == [GenerationRequested, MemoriesGenerated]
+
+
+async def test_what_the_model_has_no_answer_to_is_told_and_not_asked_again(world):
+    world.model.failure = GenerationFailedError("it refuses")
+    async with world.process(take_up_seconds=0) as streams:
+        with pytest.raises(GenerationFailedError):
+            await streams.ingest(BANK, world.scope, "s", said("one"))
+        world.model.failure = None
+        await streams.ingest(BANK, world.scope, "s", said("two"))
+
+    assert await world.facts() == world.heard("two")
+    assert [one.error for one in await world.log() if isinstance(one, MemoriesGenerated)] == [
+        "no memories were generated: it refuses",
+        None,
+    ]
+
+
+async def test_options_count_for_what_is_generated_later(world):
+    rule, options = TriggerRule(event_count=2), GenerationOptions(metadata={"trip": "oslo"})
+    async with world.process() as streams:
+        await streams.ingest(BANK, world.scope, "s", said("one"), rule=rule, options=options)
+        await streams.ingest(BANK, world.scope, "s", said("two"))
+        await until(lambda: world.answered(1), what="the generation")
+
+    near = await world.memories.nearest(BANK, world.scope, "x", limit=9)
+    assert [one.record.memory.metadata for one in near] == [{"trip": "oslo"}] * 2
+
+
+async def test_what_cannot_be_ingested_is_told(world):
+    async with world.process() as streams, world.process(without_model=True) as mute:
+        with pytest.raises(BankNotFoundError):
+            await streams.ingest("nobody's", world.scope, "s", said("one"))
+        with pytest.raises(InvalidEventError, match="scope"):
+            await streams.ingest(BANK, {"user": "*"}, "s", said("one"))
+        with pytest.raises(InvalidEventError, match="parts"):
+            await streams.ingest(BANK, world.scope, "s", [Ingested({"role": "user"})])
+        with pytest.raises(NoModelError):
+            await mute.ingest(BANK, world.scope, "s", said("one"))
+
+
+async def test_a_rebuild_reads_the_same_and_asks_no_model(projector, world):
+    before = await world.memories.list(BANK, limit=1_000)
+
+    await projector.rebuild()
+
+    assert await world.memories.list(BANK, limit=1_000) == before
+    assert len(before[0]) > 10
+    assert world.model.read == []
