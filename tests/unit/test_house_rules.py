@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from inspect import signature
 from pathlib import Path
 
@@ -83,20 +84,17 @@ def test_every_variable_that_is_named_anywhere_exists():
 
 
 def test_every_command_is_in_the_readme():
-    for command in app.registered_commands:
-        assert command.callback is not None
-        assert f"`runfold {command.callback.__name__}" in README or (
-            f"\nrunfold {command.callback.__name__} " in README
-        ), command.callback.__name__
+    for words, _ in _commands():
+        name = " ".join(words)
+        assert f"`runfold {name}" in README or f"\nrunfold {name} " in README, name
 
 
 def test_every_command_and_every_option_has_a_help():
-    for command in app.registered_commands:
-        assert command.callback is not None
-        shown = CliRunner().invoke(app, [command.callback.__name__, "--help"])
+    for words, callback in _commands():
+        shown = CliRunner().invoke(app, [*words, "--help"])
         assert shown.exit_code == 0
-        assert " ".join((command.callback.__doc__ or "").split()[:3]) in shown.output
-        for parameter in signature(command.callback).parameters.values():
+        assert " ".join((callback.__doc__ or "").split()[:3]) in shown.output
+        for parameter in signature(callback).parameters.values():
             assert parameter.annotation.__metadata__[0].help, parameter
 
 
@@ -168,6 +166,15 @@ def test_every_module_says_what_it_is_for():
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text()
             assert not text.strip() or text.startswith('"""'), path.relative_to(ROOT)
+
+
+def _commands() -> Iterator[tuple[list[str], Callable[..., object]]]:
+    """Each command as it is called, those of groups too, and what it calls."""
+    groups = [([], app), *(([group.name], group.typer_instance) for group in app.registered_groups)]
+    for before, group in groups:
+        for command in group.registered_commands:
+            assert command.callback is not None
+            yield [*before, command.callback.__name__], command.callback
 
 
 def _default(name: str, value: object) -> str:

@@ -64,11 +64,16 @@ def lines(offset: int, event: AnyEvent, *, width: int | None) -> Iterator[Text]:
         line = Text.assemble(
             (f"{offset:>5}  {time}  ", "dim"),
             (f"{one.who:<9}  ", _COLORS.get(one.who, "dim")),
-            _on_one_line(one.text),
+            on_one_line(one.text),
         )
         if width is not None:
             line.truncate(width, overflow="ellipsis")
         yield line
+
+
+def on_one_line(text: str) -> str:
+    """Without what would move the cursor, or color what comes after: a tool may answer anything."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _all_said(event: AnyEvent) -> list[Said]:
@@ -155,8 +160,3 @@ def _result(result: ToolResult) -> Said:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _on_one_line(text: str) -> str:
-    """Without what would move the cursor, or color what comes after: a tool may answer anything."""
-    return "".join(char if char.isprintable() else " " for char in text)

@@ -30,6 +30,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+memory = typer.Typer(
+    no_args_is_help=True, help="Memories with the history of their changes. MongoDB is not asked."
+)
+app.add_typer(memory, name="memory")
+
 T = TypeVar("T")
 
 _errors = Console(stderr=True, soft_wrap=True)
@@ -57,6 +62,9 @@ class Form(StrEnum):
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8080")]
+MemoryId = Annotated[str, typer.Argument(metavar="MEMORY", help="The memory's id.")]
+Bank = Annotated[str | None, typer.Option(help="The memory's bank, unless there is but one.")]
+Json = Annotated[bool, typer.Option("--json", help="Print each one's JSON on a line.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -152,6 +160,74 @@ def sessions(
     _run(_command("sessions")(_settings(), app=app, user=user, limit=limit))
 
 
+@memory.command(epilog="Example: runfold memory ls --bank travel --scope user=ann")
+def ls(
+    bank: Annotated[str | None, typer.Option(help="The bank whose memories are listed.")] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Only memories of exactly this scope; once for each pair."),
+    ] = None,
+    raw: Json = False,
+) -> None:
+    """List the banks, or with --bank the memories of one, the newest first."""
+    pairs = _pairs("--scope", scope)
+    _run(_command("memory", "ls")(_settings(), bank=bank, scope=pairs, as_json=raw))
+
+
+@memory.command(epilog="Example: runfold memory show m-1 --bank travel")
+def show(memory_id: MemoryId, bank: Bank = None, raw: Json = False) -> None:
+    """Show all that a memory holds."""
+    _run(_command("memory", "show")(_settings(), memory_id=memory_id, bank=bank, as_json=raw))
+
+
+@memory.command(epilog="Example: runfold memory history m-1 --bank travel --label channel=chat")
+def history(
+    memory_id: MemoryId,
+    bank: Bank = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Only revisions with this label; may be repeated."),
+    ] = None,
+    raw: Json = False,
+) -> None:
+    """List a memory's revisions, the newest first. Their short ids will do wherever one is asked for."""
+    labels = _pairs("--label", label)
+    _run(
+        _command("memory", "history")(_settings(), memory_id=memory_id, bank=bank, labels=labels, as_json=raw)
+    )
+
+
+@memory.command(epilog="Example: runfold memory diff m-1 01a2b3c4 01a2b3d5 --bank travel")
+def diff(
+    memory_id: MemoryId,
+    earlier: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FROM]", help="A revision's id or its beginning.", show_default="last but one"
+        ),
+    ] = None,
+    later: Annotated[
+        str | None,
+        typer.Argument(metavar="[TO]", help="A revision's id or its beginning.", show_default="last"),
+    ] = None,
+    bank: Bank = None,
+) -> None:
+    """Show what changed between two revisions of a memory, word by word."""
+    _run(
+        _command("memory", "diff")(_settings(), memory_id=memory_id, bank=bank, earlier=earlier, later=later)
+    )
+
+
+@memory.command(epilog="Example: runfold memory rollback m-1 01a2b3c4 --bank travel")
+def rollback(
+    memory_id: MemoryId,
+    revision: Annotated[str, typer.Argument(metavar="REVISION", help="A revision's id or its beginning.")],
+    bank: Bank = None,
+) -> None:
+    """Make a memory hold again what it held after an earlier revision, also if it was deleted less than 48 hours ago."""
+    _run(_command("memory", "rollback")(_settings(), memory_id=memory_id, bank=bank, revision=revision))
+
+
 @app.command()
 def repair(run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]) -> None:
     """Append what makes every model provider accept a run's ledger: results that say that a call was interrupted, say."""
@@ -221,10 +297,21 @@ def _shown(name: str, value: object) -> str:
     return re.sub(r"//[^@/]*@", "//***@", str(value))
 
 
-def _command(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """The function of the module of that name, imported when it is asked for: no command waits for what others import."""
-    command: Callable[..., Coroutine[Any, Any, Any]] = getattr(import_module(f"runfold.cli.{name}"), name)
+def _command(name: str, function: str | None = None) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """The function of the module of that name, imported when it is asked for: no command waits for what others import. It is
+    named as the module is, unless the module has several.
+    """
+    module = import_module(f"runfold.cli.{name}")
+    command: Callable[..., Coroutine[Any, Any, Any]] = getattr(module, function or name)
     return command
+
+
+def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
+    """What was given as `key=value`, once for each pair."""
+    for one in given or ():
+        if "=" not in one:
+            raise typer.BadParameter(f"{one!r} is not of the form key=value", param_hint=option)
+    return dict(one.split("=", 1) for one in given or ())
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
