@@ -7,6 +7,7 @@ from typing import TypeVar
 from fastapi import FastAPI
 
 from runfold.client import Runfold
+from runfold.generation.service import Generation
 from runfold.ingest.app import build_router
 from runfold.ingest.connection import Connection
 from runfold.memories import Memories
@@ -36,7 +37,7 @@ def build_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with connection, reading:
+        async with connection, reading, generation:
             yield
 
     async def check_ready() -> None:
@@ -55,6 +56,7 @@ def build_app(settings: Settings) -> FastAPI:
     memories = _verbs_of(
         connection, lambda runfold: Memories(runfold, reading.stored_memories, similarity=reading.similarity)
     )
+    generation = Generation(settings, runfold=connection.runfold, memories=memories, sessions=sessions)
     app.include_router(build_memory_router(memories))
     app.include_router(router(reading))
     mount(

@@ -70,7 +70,7 @@ class Generator:
         self.memories = memories
         self.runfold = runfold
         self._model = model
-        self._sessions = sessions or runfold.sessions
+        self.sessions = sessions or runfold.sessions
         self._answers = Answers(memories, model)
 
     @property
@@ -121,7 +121,7 @@ class Generator:
             return given
         if not isinstance(source, SessionSource):
             raise InvalidEventError("scope: whom the memories are about has to be said", field="scope")
-        user = (await self._sessions.view(source.session_id)).record.user
+        user = (await self.sessions.view(source.session_id)).record.user
         if not user:
             raise InvalidEventError("scope: the session has no user, so a scope is needed", field="scope")
         return {"user_id": user}
@@ -150,7 +150,7 @@ class Generator:
         ]
 
     async def _of_session(self, source: SessionSource) -> Log:
-        session = await self._sessions.view(source.session_id, EventsWanted(since=source.since))
+        session = await self.sessions.view(source.session_id, EventsWanted(since=source.since))
         found = [(one.offset, decode(one.value)) for one in session.events]
         return [
             (offset, event)

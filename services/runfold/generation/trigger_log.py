@@ -9,7 +9,7 @@ from runfold.log.reader import read
 from runfold.run import Run
 from runfold_projections.admission import Admission
 from runfold_schemas.codec import new_data
-from runfold_schemas.errors import GenerationFailedError, RejectedError
+from runfold_schemas.errors import ConfigurationError, NoModelError, RejectedError, RunfoldError
 from runfold_schemas.memories import GenerationRequested
 
 
@@ -73,14 +73,15 @@ class TriggerLog:
                     await self.trigger("flush")
 
     async def answer(self) -> None:
-        """Answers the trigger that is unanswered. Raises what the generator raises; what can have no answer is told in the log."""
+        """Answers the trigger that is unanswered. Raises what the generator raises; what cannot have an answer is told in the log."""
         unanswered = self.state.unanswered
         assert unanswered is not None
         trigger = Trigger(self.run, unanswered.event, unanswered.offset)
         try:
             await self.generator.answer(trigger)
-        except GenerationFailedError as error:
-            await give_up(trigger, error)
+        except RunfoldError as error:
+            if not (error.retriable or isinstance(error, ConfigurationError | NoModelError)):
+                await give_up(trigger, error)
             raise
         else:
             self.asked.discard(trigger.event.event_id)

@@ -35,9 +35,9 @@ OnEntries = Callable[[Sequence[Entry]], Awaitable[None]]
 
 @asynccontextmanager
 async def catalog_group(
-    settings: Settings, generation: str, *, on_assigned: OnAssigned, on_entries: OnEntries
+    settings: Settings, group: str, *, on_assigned: OnAssigned, on_entries: OnEntries
 ) -> AsyncIterator[None]:
-    """Takes part in the group of this generation's projectors for the length of the block.
+    """Takes part in the group of this name for the length of the block, as the projectors of a generation do.
 
     `on_assigned` gets all partitions that are ours after a rebalance; `on_entries` what the catalog says, in order.
     """
@@ -46,7 +46,7 @@ async def catalog_group(
 
     @broker.subscriber(
         topic,
-        group_id=f"{settings.prefix}.projector.{generation}",
+        group_id=f"{settings.prefix}.{group}",
         group_instance_id=settings.worker_id,
         batch=True,
         max_records=_BATCH_MAX,

@@ -119,7 +119,10 @@ class Worker:
             tasks.create_task(self._sweep_again_and_again())
             tasks.create_task(self._clear_deleted())
             async with catalog_group(
-                self._settings, self._generation, on_assigned=self._assigned, on_entries=self._take_entries
+                self._settings,
+                f"projector.{self._generation}",
+                on_assigned=self._assigned,
+                on_entries=self._take_entries,
             ):
                 await asyncio.Event().wait()
 

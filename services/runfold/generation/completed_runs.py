@@ -1,0 +1,163 @@
+"""Memories of completed runs, for the agents that a bank names: `BankConfig.agents`.
+
+The catalog says which runs have ended. Processes share it as one consumer group, whose position is committed when the trigger
+stands in a log: so a run that completes after its agent was named is remembered, also if no process was there at that moment. The
+log's id and the trigger's follow from the run's, so there is one generation for each bank, however often the catalog is read.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final, NoReturn, Self
+
+from runfold.client import Runfold
+from runfold.generation.answering import RUN_PREFIX, derived_id, log_run_id, stored
+from runfold.generation.generator import KIND
+from runfold.generation.options import GenerationOptions
+from runfold.generation.tending import Tending
+from runfold.log.driver import kafka_errors
+from runfold.log.reader import LogGoneError
+from runfold.memories import Memories
+from runfold.projector.ownership import Entry, catalog_group
+from runfold.sessions import Sessions
+from runfold.settings import Settings
+from runfold_projections.memory import BankRecord
+from runfold_schemas.catalog import Life
+from runfold_schemas.codec import new_data
+from runfold_schemas.errors import InvalidEventError, RunEndedError, RunfoldError, SessionNotFoundError
+from runfold_schemas.memories import GenerationRequested
+
+_GROUP: Final = "generation"
+
+_RETRY_SECONDS: Final = 2.0
+
+_PAGE: Final = 500
+
+_log = logging.getLogger(__name__)
+
+
+class CompletedRuns:
+    """Use it as an async context manager, around which `tending` stands, whose matter the answers are."""
+
+    def __init__(self, settings: Settings, tending: Tending) -> None:
+        self._settings = settings
+        self._tending = tending
+        self._watching: asyncio.Task[NoReturn]
+
+    async def __aenter__(self) -> Self:
+        self._watching = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._watching.cancel()
+        await asyncio.gather(self._watching, return_exceptions=True)
+
+    async def _watch(self) -> NoReturn:
+        while True:
+            try:
+                self._tending.generator()
+                with kafka_errors():
+                    async with catalog_group(
+                        self._settings, _GROUP, on_assigned=_all_the_same, on_entries=self._take
+                    ):
+                        await asyncio.Event().wait()
+            except RunfoldError as error:
+                _log.info("completed runs are not looked at yet: %s", error)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _take(self, entries: Sequence[Entry]) -> None:
+        """Returns when a trigger stands in a log for every run that is to be remembered."""
+        ended = [
+            entry
+            for entry, _ in entries
+            if isinstance(entry, Life)
+            and entry.ended
+            and not entry.deleted
+            and not entry.run_id.startswith(RUN_PREFIX)
+        ]
+        while ended:
+            try:
+                await self._remember(ended)
+                ended = []
+            except RunfoldError as error:
+                _log.warning("completed runs are not remembered yet: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _remember(self, ended: Iterable[Life]) -> None:
+        generator = self._tending.generator()
+        banks = [bank for bank in await _banks(generator.memories) if bank.config.agents]
+        for life in ended:
+            for bank in banks:
+                if life.agent_id in bank.config.agents:
+                    await self._ask(bank.bank_id, life)
+
+    async def _ask(self, bank_id: str, life: Life) -> None:
+        generator = self._tending.generator()
+        runfold = generator.runfold
+        end = await _completed_at(runfold, life)
+        if end is None:
+            return
+        name = ("run_completed", bank_id, life.log_id)
+        run = await runfold.open_run(
+            agent_id=bank_id, run_id=log_run_id(*name), labels={KIND: "run_completed"}
+        )
+        try:
+            asked = new_data(
+                GenerationRequested,
+                bank_id=bank_id,
+                scope=_scope(life, await _user(generator.sessions, life)),
+                first_offset=0,
+                end_offset=end,
+                reason="run_completed",
+                options=stored(GenerationOptions(), run_id=life.run_id),
+            )
+            await run.publish(asked, event_id=derived_id(*name))
+        except RunEndedError:
+            return  # it was answered long ago
+        except InvalidEventError as error:
+            _log.warning("run %s is not remembered: %s", life.run_id, error)
+            await run.fail(str(error))
+            return
+        log = self._tending.log_of(run.life)
+        log.asked.add(derived_id(*name))
+        await log.catch_up()
+        self._tending.look()
+
+
+async def _banks(memories: Memories) -> list[BankRecord]:
+    banks, cursor = list[BankRecord](), None
+    while True:
+        page, cursor = await memories.banks(limit=_PAGE, cursor=cursor)
+        banks += page
+        if cursor is None:
+            return banks
+
+
+async def _completed_at(runfold: Runfold, life: Life) -> int | None:
+    """The offset at which the run was completed; None if it ended otherwise, or is no more."""
+    try:
+        async for one in runfold.run_of(life).history():
+            if one.outcome == "accepted" and one.event is not None and one.event.type == "run_completed":
+                return one.record.offset
+    except LogGoneError:
+        pass
+    return None
+
+
+async def _user(sessions: Sessions, life: Life) -> str | None:
+    """The run's user, or that of its session."""
+    if life.user_id or life.session_id is None:
+        return life.user_id
+    try:
+        return (await sessions.view(life.session_id)).record.user
+    except SessionNotFoundError:
+        return None
+
+
+def _scope(life: Life, user: str | None) -> dict[str, str]:
+    """Whom a run is about: its user, and without one the agent itself."""
+    return {"app_name": life.agent_id, "user_id": user} if user else {"agent_id": life.agent_id}
+
+
+async def _all_the_same(assigned: set[int]) -> None:
+    """Which partitions are ours is of no interest: nothing is kept of them."""

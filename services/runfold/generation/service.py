@@ -1,0 +1,81 @@
+"""Generation within a service: the model that the settings name, streams, and completed runs.
+
+async with Generation(settings, runfold=..., memories=..., sessions=...) as generation:
+    await generation.generator().generate(...)
+    await generation.streams.ingest(...)
+"""
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Self
+
+from runfold.client import Runfold
+from runfold.generation.completed_runs import CompletedRuns
+from runfold.generation.generator import Generator
+from runfold.generation.model import MemoryModel
+from runfold.generation.streams import IngestStreams
+from runfold.generation.tending import Tending
+from runfold.memories import Memories
+from runfold.sessions import Sessions
+from runfold.settings import Settings
+from runfold_schemas.errors import ConfigurationError
+
+
+class Generation:
+    """Use it as an async context manager. What it is given are those of the connection that stands; each raises `UnavailableError`
+    while there is none.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        runfold: Callable[[], Runfold],
+        memories: Callable[[], Memories],
+        sessions: Callable[[], Sessions],
+        model: MemoryModel | None = None,
+    ) -> None:
+        """`model` takes the place of the one that the settings name."""
+        self._settings = settings
+        self._runfold = runfold
+        self._memories = memories
+        self._sessions = sessions
+        self._model = model
+        self._made: Generator | None = None
+        self._tending = Tending(self.generator)
+        self.streams = IngestStreams(self._tending)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Raises `ConfigurationError` where the model that the settings name cannot be used."""
+        async with AsyncExitStack() as stack:
+            if self._model is None and self._settings.generation_model is not None:
+                self._model = await _connect(
+                    stack, self._settings.generation_model, self._settings.generation_url
+                )
+            if self._model is not None:
+                await stack.enter_async_context(self._tending)
+                await stack.enter_async_context(CompletedRuns(self._settings, self._tending))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
+
+    def generator(self) -> Generator:
+        """The generator of the connection that stands. Raises `UnavailableError`."""
+        runfold = self._runfold()
+        if self._made is None or self._made.runfold is not runfold:
+            self._made = Generator(self._memories(), runfold, self._model, sessions=self._sessions())
+        return self._made
+
+
+async def _connect(stack: AsyncExitStack, name: str, url: str | None) -> MemoryModel:
+    # The library that speaks to models takes a second to import, and is needed where there is one.
+    try:
+        from runfold.generation.language_model import connect_model  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigurationError(
+            "RUNFOLD_GENERATION_MODEL is set, and what speaks to models is not installed: install runfold[generation]"
+        ) from error
+    return await stack.enter_async_context(connect_model(name, url=url))
