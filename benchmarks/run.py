@@ -11,6 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import latency
+import memories
 import providers
 import query
 import sessions
@@ -33,6 +34,7 @@ PARTS: dict[str, Callable[[Settings], Awaitable[Figures]]] = {
     "encoding": providers.encoding,
     "recording": providers.recording,
     "sessions": sessions.sessions,
+    "memories": memories.memories,
 }
 
 _log = logging.getLogger(__name__)

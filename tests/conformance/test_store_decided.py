@@ -18,7 +18,8 @@ def decided(store, generation) -> DecidedStore:
 
 
 async def test_nothing_is_known_of_nothing(decided):
-    assert await decided.note([]) == await decided.first_offsets([]) == await decided.positions() == {}
+    await decided.note({})
+    assert await decided.firsts([]) == await decided.first_offsets([]) == await decided.positions() == {}
     await decided.refuse([])
     assert await decided.refusal("k", "e") is None
 
@@ -29,13 +30,17 @@ async def test_a_position_never_goes_back_and_is_its_partitions_own(decided):
     await decided.save_position(SESSIONS, 1)
 
     assert await decided.positions() == {SESSIONS: 9, MEMORIES: 2**62}
+    assert await decided.positions([SESSIONS, TopicPartition("t.sessions", 4)]) == {SESSIONS: 9}
 
 
 async def test_the_first_offset_of_an_event_stands_for_each_key(decided):
-    first = await decided.note(
-        [Come("k", "e", 5), Come("k", "e", 7), Come("k", "f", 6), Come("other", "e", 8)]
-    )
-    second = await decided.note([Come("k", "e", 9), Come("k", "f", 2)])
+    async def come(*events: Come) -> dict:
+        firsts = await decided.firsts(events)
+        await decided.note(firsts)
+        return firsts
+
+    first = await come(Come("k", "e", 5), Come("k", "e", 7), Come("k", "f", 6), Come("other", "e", 8))
+    second = await come(Come("k", "e", 9), Come("k", "f", 2))
 
     assert first == {("k", "e"): 5, ("k", "f"): 6, ("other", "e"): 8}
     assert second == {("k", "e"): 5, ("k", "f"): 2}
@@ -44,15 +49,14 @@ async def test_the_first_offset_of_an_event_stands_for_each_key(decided):
 
 
 async def test_of_many_that_note_an_event_at_once_the_first_stands(decided):
-    await asyncio.gather(*(decided.note([Come("k", "e", offset)]) for offset in range(20, -1, -1)))
+    await asyncio.gather(*(decided.note({("k", "e"): offset}) for offset in range(20, -1, -1)))
 
     assert await decided.first_offsets([("k", "e")]) == {("k", "e"): 0}
 
 
 async def test_a_refusal_is_told_of_its_event_under_its_key(decided):
-    await decided.note([Come("k", "e", 1), Come("other", "e", 2)])
-
     await decided.refuse([("k", "e", Refused("gone", "it is not there"))])
+    await decided.note({("k", "e"): 1, ("other", "e"): 2})
 
     assert await decided.refusal("k", "e") == Refused("gone", "it is not there")
     assert await decided.refusal("other", "e") is None

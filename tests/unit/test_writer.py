@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 from runfold.ids import new_event_id
@@ -87,9 +88,7 @@ async def writing() -> AsyncIterator[tuple[Writer, Runs, Values, Gate]]:
     writer = Writer(
         Topics("test"),
         None,  # type: ignore[arg-type]  # nothing is published here
-        pages=None,  # type: ignore[arg-type]  # and no page written
-        runs=runs,  # type: ignore[arg-type]  # stands for the store, as the others do
-        values=values,  # type: ignore[arg-type]
+        SimpleNamespace(pages=None, runs=runs, values=values),  # type: ignore[arg-type]  # and no page written
         forwarder=gate,  # type: ignore[arg-type]
     )
     forwarding = asyncio.create_task(writer.forward_changes())

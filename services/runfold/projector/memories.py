@@ -1,8 +1,9 @@
 """What a worker folds of `{prefix}.memories` and of `{prefix}.banks`.
 
-changes --> revisions --> when those of deleted memories end --> refusals --> memories --> heads
+changes --> revisions and when they end, refusals, memories --> heads
 """
 
+import asyncio
 from collections.abc import Sequence
 
 from runfold.log.shared import Keyed
@@ -22,11 +23,16 @@ class MemoriesTopic:
         fold = MemoryFold(await self._memories.heads(sorted({one.key for one in events})))
         for one in events:
             fold.take(one.key, one.event, one.offset)
+        records = {key: (fold.records[key], one.offset) for key, one in fold.heads.items()}
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._save_revisions(fold))
+            tasks.create_task(self._decided.refuse(fold.refused))
+            tasks.create_task(self._memories.save(records))
+        await self._memories.save_heads(fold.heads)
+
+    async def _save_revisions(self, fold: MemoryFold) -> None:
         await self._revisions.save(fold.revisions)
         await self._revisions.end(fold.endings)
-        await self._decided.refuse(fold.refused)
-        await self._memories.save({key: (fold.records[key], one.offset) for key, one in fold.heads.items()})
-        await self._memories.save_heads(fold.heads)
 
 
 class BanksTopic:

@@ -1,6 +1,6 @@
 """What a worker folds of the topics that runs share: the partitions of the same numbers as its partitions of the catalog.
 
-    slice --> dead letters --> which events have come --> the topic's fold --> position
+    slice --> dead letters --> the topic's fold, and which events have come --> position
 
 A crash between any two repeats work and loses nothing, and so does another owner of the partition that is still at work:
 everything is written over what is older only.
@@ -58,10 +58,13 @@ class SharedTopics:
     async def _take(self, part: Slice) -> None:
         keyed, undecodable = _decoded(part)
         await self._bury(part.partition, undecodable)
-        firsts = await self._decided.note([Come(one.key, one.event.event_id, one.offset) for one in keyed])
+        firsts = await self._decided.firsts([Come(one.key, one.event.event_id, one.offset) for one in keyed])
         counting = [one for one in keyed if firsts[one.key, one.event.event_id] == one.offset]
-        if counting:
-            await self._folds[part.partition.topic].take(counting)
+        # Whoever begins at a position relies on everything before it being noted, and on nothing behind it.
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._decided.note(firsts))
+            if counting:
+                tasks.create_task(self._folds[part.partition.topic].take(counting))
         await self._decided.save_position(part.partition, part.next_offset)
 
     async def _bury(self, at: TopicPartition, undecodable: Sequence[Admitted]) -> None:

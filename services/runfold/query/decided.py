@@ -64,7 +64,7 @@ class DecidedReader:
         until, pause = time.monotonic() + self._wait_timeout_seconds, _POLL_SECONDS
         while True:
             for generation in await self._snapshots.generations():
-                positions = await generation.decided.positions()
+                positions = await generation.decided.positions(ends)
                 if all(positions.get(at, 0) >= end for at, end in ends.items()):
                     return generation
             if not any(ends.values()):

@@ -33,7 +33,9 @@ class Reading:
         )
         self.checkpoints = Checkpoints()
         self.sessions = SessionRuns(self.snapshots, self.runs)
-        decided = DecidedReader(self.snapshots, log, wait_timeout_seconds=settings.wait_timeout_seconds)
+        self.decided = decided = DecidedReader(
+            self.snapshots, log, wait_timeout_seconds=settings.wait_timeout_seconds
+        )
         self.stored_sessions = StoredSessions(decided, self.runs)
         self.stored_memories = StoredMemories(decided)
         self.similarity = StoredSimilarity(decided, lambda: embedder_of(settings))

@@ -1,5 +1,6 @@
 """Memories as MongoDB has them, and nothing older than what was acknowledged before they were asked for."""
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -34,8 +35,11 @@ class StoredMemories:
         key = memory_key(bank_id, memory_id)
         generation = await self._decided.folded({deciding(self._topics, key): offset + 1})
         assert generation is not None
-        refused = await generation.decided.refusal(key, event_id)
-        return refused or (await generation.memories.get([key], now=datetime.now(UTC))).get(key)
+        refused, found = await asyncio.gather(
+            generation.decided.refusal(key, event_id),
+            generation.memories.get([key], now=datetime.now(UTC)),
+        )
+        return refused or found.get(key)
 
     async def head(self, bank_id: str, memory_id: str) -> Head | None:
         key = memory_key(bank_id, memory_id)

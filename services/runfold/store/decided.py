@@ -2,7 +2,7 @@
 copy. Written by the partitions' owners, two of which may be at work for a moment.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
@@ -29,18 +29,19 @@ class DecidedStore:
         self._positions = database[f"positions.{generation}"]
         self._seen = database[f"seen.{generation}"]
 
-    async def positions(self) -> dict[TopicPartition, int]:
-        """The offset that each partition is folded to; nothing of one that never had a record."""
+    async def positions(self, of: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """The offset that each partition, or each of these, is folded to; nothing of one that never had a record."""
+        query = {} if of is None else {"_id": {"$in": [_position_id(at) for at in of]}}
         with mongo_errors():
             return {
                 TopicPartition(found["topic"], found["partition"]): found["next_offset"]
-                async for found in self._positions.find({})
+                async for found in self._positions.find(query)
             }
 
     async def save_position(self, at: TopicPartition, next_offset: int) -> None:
         with mongo_errors():
             await self._positions.update_one(
-                {"_id": f"{at.topic}-{at.partition}"},
+                {"_id": _position_id(at)},
                 {
                     "$max": {"next_offset": next_offset},
                     "$setOnInsert": {"topic": at.topic, "partition": at.partition},
@@ -48,17 +49,18 @@ class DecidedStore:
                 upsert=True,
             )
 
-    async def note(self, events: Sequence[Come]) -> dict[tuple[str, str], int]:
-        """Notes that these events have come, and gives where each came first, by key and id."""
-        firsts: dict[tuple[str, str], int] = {}
+    async def firsts(self, events: Sequence[Come]) -> dict[tuple[str, str], int]:
+        """Where each of these events came first, itself or before, by key and id."""
+        firsts = await self.first_offsets({(one.key, one.event_id) for one in events})
         for key, event_id, offset in events:
             firsts[key, event_id] = min(offset, firsts.get((key, event_id), offset))
-        # Nearly all of them are new, and inserting costs a third of an upsert.
-        known = await self._insert(firsts)
-        if known:
-            await self._lower({one: firsts[one] for one in known})
-            firsts |= await self.first_offsets(known)
         return firsts
+
+    async def note(self, firsts: Mapping[tuple[str, str], int]) -> None:
+        """Notes of events that they have come, each with where it came first."""
+        # Nearly all of them are new, and inserting costs a third of an upsert.
+        if known := await self._insert(firsts):
+            await self._lower({one: firsts[one] for one in known})
 
     async def first_offsets(self, events: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
         """Where each of these events came first, by key and id; nothing of one that has not come."""
@@ -67,12 +69,13 @@ class DecidedStore:
             return {}
         with mongo_errors():
             cursor = self._seen.find({"_id": {"$in": list(wanted)}})
-            return {wanted[found["_id"]]: found["offset"] async for found in cursor}
+            # A refusal may be noted before its event is.
+            return {wanted[found["_id"]]: found["offset"] async for found in cursor if "offset" in found}
 
     async def refuse(self, refused: Iterable[tuple[str, str, Refused]]) -> None:
-        """Notes of events that have come, by key and id, that they change nothing, and why."""
+        """Notes of events, by key and id, that they change nothing, and why."""
         operations = [
-            UpdateOne({"_id": _seen_id(key, event_id)}, {"$set": {"refused": list(reason)}})
+            UpdateOne({"_id": _seen_id(key, event_id)}, {"$set": {"refused": list(reason)}}, upsert=True)
             for key, event_id, reason in refused
         ]
         if operations:
@@ -84,7 +87,7 @@ class DecidedStore:
             found = await self._seen.find_one({"_id": _seen_id(key, event_id)}, {"refused": 1})
         return Refused(*found["refused"]) if found and "refused" in found else None
 
-    async def _insert(self, firsts: dict[tuple[str, str], int]) -> list[tuple[str, str]]:
+    async def _insert(self, firsts: Mapping[tuple[str, str], int]) -> list[tuple[str, str]]:
         """Those that were noted before."""
         documents: list[dict[str, Any]] = [
             {"_id": _seen_id(*event), "offset": offset} for event, offset in firsts.items()
@@ -99,13 +102,17 @@ class DecidedStore:
             return [events[index] for index in duplicates_of(error)]
         return []
 
-    async def _lower(self, firsts: dict[tuple[str, str], int]) -> None:
+    async def _lower(self, firsts: Mapping[tuple[str, str], int]) -> None:
         operations = [
             UpdateOne({"_id": _seen_id(*event)}, {"$min": {"offset": offset}})
             for event, offset in firsts.items()
         ]
         with mongo_errors():
             await self._seen.bulk_write(operations, ordered=False)
+
+
+def _position_id(at: TopicPartition) -> str:
+    return f"{at.topic}-{at.partition}"
 
 
 def _seen_id(key: str, event_id: str) -> str:
