@@ -88,7 +88,7 @@ async def _revisions(
         for one in await _all_pages(memories.revisions, bank_id, memory_id)
         if _lasts(one.expires_at, lasting_until)
     ]
-    for one in listed:
+    for one in listed[:2]:
         assert await memories.revision(bank_id, memory_id, one.revision_id) == one
     return listed
 

@@ -67,27 +67,27 @@ class Caller:
     async def create(self, user: str = "ann", *, engine: str | None = None, **config: Any) -> Any:
         """The session as the operation has it."""
         asked = {"name": engine or self.engine, "user_id": user, "config": config}
-        return (await _called(self.sessions.create, **asked)).response
+        return (await called(self.sessions.create, **asked)).response
 
     async def get(self, name: str) -> Any:
-        return await _called(self.sessions.get, name=name)
+        return await called(self.sessions.get, name=name)
 
     async def update(self, name: str, **config: Any) -> Any:
         update = getattr(self.sessions, "update", None) or self.sessions._update
-        return await _called(update, name=name, config=config)
+        return await called(update, name=name, config=config)
 
     async def delete(self, name: str) -> Any:
-        return await _called(self.sessions.delete, name=name)
+        return await called(self.sessions.delete, name=name)
 
     async def list(self, *, engine: str | None = None, **config: Any) -> Sequence[Any]:
-        return await _all(self.sessions.list, name=engine or self.engine, config=config)
+        return await called_for_all(self.sessions.list, name=engine or self.engine, config=config)
 
     async def append(self, name: str, timestamp: Any, *, author: str = "ann", **config: Any) -> Any:
         asked = {"name": name, "author": author, "invocation_id": "i-1", "timestamp": timestamp}
-        return await _called(self.sessions.events.append, **asked, config=config)
+        return await called(self.sessions.events.append, **asked, config=config)
 
     async def events(self, name: str, **config: Any) -> Sequence[Any]:
-        return await _all(self.sessions.events.list, name=name, config=config)
+        return await called_for_all(self.sessions.events.list, name=name, config=config)
 
 
 WAYS = [" ".join(way) for way in product(("vertexai", "agentplatform"), ("v1beta1", "v1"), ("sync", "async"))]
@@ -95,20 +95,28 @@ WAYS = [" ".join(way) for way in product(("vertexai", "agentplatform"), ("v1beta
 
 def caller(url: str, way: str = "agentplatform v1beta1 async", given: dict[str, Any] = TOKEN) -> Caller:
     """A caller by one of `WAYS`."""
+    client = client_of(url, way, given)
+    sessions = client.agent_engines.sessions if way.startswith("vertexai") else client.sessions
+    return Caller(client, sessions)
+
+
+def client_of(url: str, way: str, given: dict[str, Any] = TOKEN) -> Any:
+    """The client itself."""
     package, version, kind = way.split()
     options = {"base_url": url, "api_version": version}
     made = (vertexai if package == "vertexai" else agentplatform).Client(**given, http_options=options)
-    client = made.aio if kind == "async" else made
-    return Caller(client, client.agent_engines.sessions if package == "vertexai" else client.sessions)
+    return made.aio if kind == "async" else made
 
 
-async def _called(method: Any, **arguments: Any) -> Any:
+async def called(method: Any, **arguments: Any) -> Any:
+    """Whichever half of a client the method is of."""
     if inspect.iscoroutinefunction(method):
         return await method(**arguments)
     return await asyncio.to_thread(method, **arguments)
 
 
-async def _all(method: Any, **arguments: Any) -> list[Any]:
+async def called_for_all(method: Any, **arguments: Any) -> list[Any]:
+    """All pages of it."""
     if inspect.iscoroutinefunction(method):
         return [each async for each in await method(**arguments)]
     return await asyncio.to_thread(lambda: list(method(**arguments)))

@@ -184,7 +184,8 @@ class MemoryChangedError(RunfoldError):
 class RevisionNotFoundError(RunfoldError):
     def __init__(self, bank_id: str, memory_id: str, revision_id: str) -> None:
         super().__init__(
-            f"memory {memory_id!r} of bank {bank_id!r} has no revision {revision_id!r}, or has it no more"
+            f"memory {memory_id!r} of bank {bank_id!r} has no revision {revision_id!r}, or has it no more: revisions expire,"
+            " those of a deleted memory after 48 hours"
         )
         self.bank_id = bank_id
         self.memory_id = memory_id

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
 from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
+from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import ExtractedMemory
 
 
@@ -85,3 +86,16 @@ class Similarity(Protocol):
         matches: Callable[[MemoryRecord], bool] | None,
     ) -> list[Near]:
         """The memories of exactly this scope that are nearest in meaning, the nearest first."""
+
+
+def offset_of(cursor: str | None) -> int | None:
+    """Where a list of revisions goes on. Raises `InvalidEventError` for what was not given out here."""
+    if cursor is None:
+        return None
+    if not cursor.isdecimal():
+        raise foreign_cursor()
+    return int(cursor)
+
+
+def foreign_cursor() -> InvalidEventError:
+    return InvalidEventError("the cursor is not one that was given out here", field="cursor")

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeVar
 
 from aiokafka import TopicPartition
 
 from runfold.log.settings import LogSettings
 from runfold.log.shared import deciding, partitions_of, read_counting
-from runfold.memory import MemoriesWanted
+from runfold.memory import MemoriesWanted, foreign_cursor, offset_of
 from runfold_projections.memory import (
     BankRecord,
     Head,
@@ -21,11 +22,15 @@ from runfold_projections.memory import (
     bank_of,
     ended,
 )
-from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import bank_key, memory_key
 
 if TYPE_CHECKING:
     from runfold.client import Runfold
+
+Place = tuple[datetime, str]
+"""Of an entry in its list: its time, and its name."""
+
+EntryT = TypeVar("EntryT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +57,8 @@ class LogMemoryReader:
 
     async def banks(self, *, limit: int, cursor: str | None) -> tuple[list[BankRecord], str | None]:
         folded = await fold_banks(self._settings, partitions_of(self._topics.banks))
-        banks = sorted(folded.values(), key=lambda bank: (bank.created_at, bank.bank_id), reverse=True)
-        begin = _position(cursor)
-        return banks[begin : begin + limit], _following(begin, limit, len(banks))
+        placed = [((bank.created_at, bank.bank_id), bank) for bank in folded.values()]
+        return _page(placed, ascending=False, limit=limit, cursor=cursor)
 
     async def outcome(
         self,
@@ -80,7 +84,7 @@ class LogMemoryReader:
             memory_key(bank_id, memory_id),
             datetime.now(UTC),
         )
-        before = None if cursor is None else _position(cursor)
+        before = offset_of(cursor)
         found = [
             revision
             for (of, _), revision in folded.revisions.items()
@@ -102,19 +106,14 @@ class LogMemoryReader:
     ) -> tuple[list[MemoryRecord], str | None]:
         folded = await fold_memories(self._settings, partitions_of(self._topics.memories))
         found = [
-            record
+            ((getattr(record, wanted.order), memory_key(bank_id, record.memory_id)), record)
             for record in map(_unexpired, folded.records.values())
             if record is not None
             and record.bank_id == bank_id
             and wanted.scope in (None, record.memory.scope)
             and (wanted.matches is None or wanted.matches(record))
         ]
-        found.sort(
-            key=lambda record: (getattr(record, wanted.order), memory_key(bank_id, record.memory_id)),
-            reverse=not wanted.ascending,
-        )
-        begin = _position(cursor)
-        return found[begin : begin + limit], _following(begin, limit, len(found))
+        return _page(found, ascending=wanted.ascending, limit=limit, cursor=cursor)
 
     async def _of(self, bank_id: str, memory_id: str) -> LoggedMemories:
         return await fold_memories(self._settings, [deciding(self._topics, memory_key(bank_id, memory_id))])
@@ -172,12 +171,25 @@ def _unexpired(record: MemoryRecord | None) -> MemoryRecord | None:
     return record
 
 
-def _position(cursor: str | None) -> int:
-    position = cursor or "0"
-    if not position.isdecimal():
-        raise InvalidEventError("the cursor is not one that was given out here", field="cursor")
-    return int(position)
+def _page(
+    placed: list[tuple[Place, EntryT]], *, ascending: bool, limit: int, cursor: str | None
+) -> tuple[list[EntryT], str | None]:
+    """The entries behind the cursor, which says where the last page ended, whatever has come or gone since."""
+    placed.sort(key=itemgetter(0), reverse=not ascending)
+    if cursor is not None:
+        last = _place_of(cursor)
+        placed = [one for one in placed if (one[0] > last if ascending else one[0] < last)]
+    following = _cursor_after(placed[limit - 1][0]) if len(placed) > limit else None
+    return [entry for _, entry in placed[:limit]], following
 
 
-def _following(begin: int, limit: int, total: int) -> str | None:
-    return str(begin + limit) if total > begin + limit else None
+def _cursor_after(place: Place) -> str:
+    return f"{place[0].isoformat()} {place[1]}"
+
+
+def _place_of(cursor: str) -> Place:
+    time, _, name = cursor.partition(" ")
+    try:
+        return datetime.fromisoformat(time), name
+    except ValueError as error:
+        raise foreign_cursor() from error

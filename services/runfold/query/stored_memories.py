@@ -6,11 +6,10 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 
 from runfold.log.shared import deciding
-from runfold.memory import MemoriesWanted
+from runfold.memory import MemoriesWanted, offset_of
 from runfold.query.decided import DecidedReader
 from runfold.store.listing import Place, cursor_after
 from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
-from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import bank_key, memory_key
 
 
@@ -91,12 +90,3 @@ class StoredMemories:
                 if len(found) > limit:
                     return [one for _, one in found[:limit]], cursor_after(found[limit - 1][0])
         return [one for _, one in found], None
-
-
-def offset_of(cursor: str | None) -> int | None:
-    """Where a list of revisions goes on. Raises `InvalidEventError` for what was not given out here."""
-    if cursor is None:
-        return None
-    if not cursor.isdecimal():
-        raise InvalidEventError("the cursor is not one that was given out here", field="cursor")
-    return int(cursor)
