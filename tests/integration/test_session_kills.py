@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.killing import Progress, killed
 from tests.processes import projector, until
 from tests.session_stores import all_ways, at_work, only_topics_of, shared_ends, stored
 from tests.session_verbs import WAYS, everything
@@ -33,11 +34,6 @@ SCOPES = ("", "user:", "app:")
 RAW = "raw"
 """The way of a producer that does not forward what it changes."""
 WRITERS = ("log", "stored", "http", RAW) * 2
-KILLS = 2
-"""Of each of the two projectors."""
-LIFE = 80
-"""Steps of the writers, at the most, between a projector's start and its death."""
-
 IDS = 12
 LEAST_CREATIONS = 3
 NOTES = frozenset({"planner_note"})
@@ -75,26 +71,6 @@ class Change(NamedTuple):
         """By the beginnings of the keys: the keys in `{prefix}.sessions` by which their order is decided."""
         record = self.session.record
         return {"app:": app_scope(record.app), "user:": user_scope(record.app, record.user)}
-
-
-@dataclass
-class Progress:
-    """How far those are who work while projectors are killed."""
-
-    steps: int = 0
-    enough: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def reaches(self, steps: int) -> bool:
-        return self.steps >= steps
-
-
-async def killed(worker: Service, chance: random.Random, progress: Progress) -> None:
-    """Kills `worker`, from its first moment on or in the middle of its work, and starts it anew."""
-    for _ in range(KILLS):
-        instant = progress.steps + max(0, chance.randint(-LIFE // 4, LIFE))
-        await until(partial(progress.reaches, instant), seconds=30, what="progress of the writers")
-        await worker.kill()
-        await worker.start()
 
 
 async def test_kills_lose_and_double_no_change_of_state_and_a_rebuild_from_nothing_forwards_none(
