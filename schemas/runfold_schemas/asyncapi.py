@@ -6,6 +6,7 @@ What the code knows (limits, partitions, fields) is taken from the code; tests c
 from typing import Any, Final
 
 from runfold_schemas.catalog import Life
+from runfold_schemas.memories import NO_RUN
 from runfold_schemas.topics import (
     CATALOG_PARTITIONS,
     DEAD_LETTER_BYTES_MAX,
@@ -62,6 +63,12 @@ that has idempotent producers, record headers, explicit partitions and topic cre
    `session_created` to channel `sessions`, with that run's `run_id` and `log_id`. Read the partition to that record: if the
    session was there already, delete your topic. `session_updated` and `session_deleted` name the session's run, and mean
    nothing once it is another one's.
+12. **A memory** changes by `memory_created`, `memory_updated`, `memory_deleted` and `memory_rolled_back`, on a run's topic or
+   straight on channel `memories` (with `run_id` `{NO_RUN}` where no run has caused it). Its order there alone decides. Each
+   carries all that the memory holds afterwards; a change with `based_on` counts only if that event was the memory's last
+   change. From a run's topic append it to channel `memories` as well, with the same `event_id`; if you do not, the
+   projectors will, later. A change leaves a revision with the event's id, for 365 days unless `revision_expires_at` says
+   otherwise. **A bank** is created, changed and deleted likewise, on channel `banks`.
 
 What cannot be decoded, or whose `ce_id` or `ce_type` contradicts the event, goes to the dead letters, and the run goes on.
 """
@@ -81,7 +88,13 @@ def asyncapi() -> dict[str, Any]:
         "channels": {
             "run": _run_channel(),
             "catalog": _catalog_channel(),
-            "sessions": _sessions_channel(),
+            "sessions": _shared_channel(
+                "sessions", "What runs share of sessions and of state", message="sharedEvent"
+            ),
+            "memories": _shared_channel("memories", "Changes of memories", message="memoryChange"),
+            "banks": _shared_channel(
+                "banks", "Banks of memories, and their configuration", message="bankFact"
+            ),
             "deadLetters": _dead_letter_channel(),
         },
         "operations": {
@@ -91,6 +104,8 @@ def asyncapi() -> dict[str, Any]:
             "changeSession": _operation(
                 "send", "sessions", "sharedEvent", "Change a session, or state that runs share"
             ),
+            "changeMemory": _operation("send", "memories", "memoryChange", "Change a memory"),
+            "changeBank": _operation("send", "banks", "bankFact", "Change a bank of memories"),
             "watchDeadLetters": _operation(
                 "receive", "deadLetters", "deadLetter", "See what was not understood"
             ),
@@ -100,7 +115,17 @@ def asyncapi() -> dict[str, Any]:
                 "event": _event_message(),
                 "life": _life_message(),
                 "bell": _bell_message(),
-                "sharedEvent": _shared_event_message(),
+                "sharedEvent": _shared_message(
+                    "session_created, session_updated, session_deleted or state_changed",
+                    key="session: and the session_id; app: and the app; or user:, the app, a slash and the user",
+                ),
+                "memoryChange": _shared_message(
+                    "memory_created, memory_updated, memory_deleted or memory_rolled_back",
+                    key="memory:, the bank_id, a slash and the memory_id",
+                ),
+                "bankFact": _shared_message(
+                    "bank_created, bank_updated or bank_deleted", key="bank: and the bank_id"
+                ),
                 "deadLetter": _dead_letter_message(),
             }
         },
@@ -143,11 +168,11 @@ def _catalog_channel() -> dict[str, Any]:
     )
 
 
-def _sessions_channel() -> dict[str, Any]:
+def _shared_channel(name: str, description: str, *, message: str) -> dict[str, Any]:
     return _channel(
-        "{prefix}.sessions",
-        "What runs share of sessions and of state, each key in the partition that decides it",
-        messages=["sharedEvent"],
+        f"{{prefix}}.{name}",
+        f"{description}, each key in the partition that decides it",
+        messages=[message],
         partitions=CATALOG_PARTITIONS,
         configuration={**_everlasting(), "max.message.bytes": RECORD_BYTES_MAX},
     )
@@ -276,17 +301,15 @@ def _bell_message() -> dict[str, Any]:
     }
 
 
-def _shared_event_message() -> dict[str, Any]:
-    kinds = "session_created, session_updated, session_deleted or state_changed"
+def _shared_message(kinds: str, *, key: str) -> dict[str, Any]:
     return {
         "summary": f"An event that is decided here: {kinds}",
         "contentType": "application/json",
         "headers": _cloudevents_headers(),
         "payload": {"schemaFormat": _JSON_SCHEMA, "schema": {"$ref": f"./{EVENT_SCHEMA_FILE}"}},
         "bindings": _key(
-            "session: and the session_id; app: and the app; or user:, the app, a slash and the user, in both of which % is"
-            " written %25 and / is written %2F. The partition is (murmur2(key) & 0x7fffffff) % "
-            f"{CATALOG_PARTITIONS}"
+            f"{key}; where a slash parts two ids, % in them is written %25 and / is written %2F. The partition is"
+            f" (murmur2(key) & 0x7fffffff) % {CATALOG_PARTITIONS}"
         ),
     }
 
