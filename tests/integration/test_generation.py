@@ -1,6 +1,7 @@
 """Generation on real servers: what is said becomes memories once, by a log that any number of processes may answer."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,12 +10,15 @@ from uuid import uuid4
 
 import pytest
 from tests.builders import EPOCH
+from tests.processes import until
+from tests.querying import served
 from tests.remembering import ScriptedModel, fact
+from tests.scripted_completions import Endpoint
 from tests.session_verbs import Projector
 
 from runfold import Runfold, UserMessage
-from runfold.generation.answering import Trigger
-from runfold.generation.generator import Generator
+from runfold.generation.answering import Trigger, log_run_id
+from runfold.generation.generator import Generator, requested
 from runfold.generation.model import Action, Found
 from runfold.generation.options import (
     Contents,
@@ -23,6 +27,8 @@ from runfold.generation.options import (
     GenerationOptions,
     SessionSource,
 )
+from runfold.generation.service import Generation
+from runfold.generation.tending import Tending
 from runfold.memories import Memories
 from runfold.query.reading import Reading
 from runfold.run import Run
@@ -358,6 +364,43 @@ async def test_what_others_change_meanwhile_is_consolidated_again(world):
     assert await world.facts() == ["Likes green tea; prefers window seats"]
     run = await world.log_of(updated)
     assert [event.type async for event in run.events()].count("generation_requested") == 2
+
+
+async def test_what_a_process_has_left_another_one_answers_and_completes(world, generator):
+    run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
+    await requested(run, world.bank, world.scope, HELLO, GenerationOptions())
+
+    async def is_completed() -> bool:
+        return [event.type async for event in run.events()][-1] == "run_completed"
+
+    async with Tending(lambda: generator, sweep_seconds=0.1, take_up_seconds=0):
+        await until(is_completed, what="the answer of another process")
+
+    assert await world.facts() == ["Prefers window seats"]
+
+
+async def test_the_model_of_the_settings_extracts_and_consolidates(world, settings, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    endpoint = Endpoint(
+        {"facts": [{"fact": "Prefers window seats", "topics": ["USER_PREFERENCES"]}]},
+        {"actions": [{"kind": "update", "facts": [0], "memory": 0, "text": "Prefers window seats now"}]},
+    )
+    [aisle] = await world.generator(None).generate(
+        world.bank, world.scope, DirectFacts([fact("Prefers aisle seats")])
+    )
+    async with served(endpoint.app) as client:
+        named = {"generation_model": "openai:scripted", "generation_url": f"{client.base_url}/v1"}
+        async with Generation(
+            settings.model_copy(update=named),
+            runfold=lambda: world.runfold,
+            memories=lambda: world.memories,
+            sessions=lambda: world.sessions,
+        ) as generation:
+            [updated] = await generation.generator().generate(world.bank, world.scope, HELLO)
+
+    assert (updated.memory_id, updated.action) == (aisle.memory_id, "UPDATED")
+    assert await world.facts() == ["Prefers window seats now"]
+    assert aisle.memory_id not in json.dumps(endpoint.requests)
 
 
 async def test_a_rebuild_reads_the_same_and_asks_no_model(projector, world):

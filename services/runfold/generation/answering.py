@@ -6,23 +6,25 @@ Its changes are forwarded under the answer's id, where each counts once, however
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
+
+from pydantic import TypeAdapter, ValidationError
 
 from runfold.generation.changes import Change, change_of
 from runfold.generation.consolidation import Nearby, consolidate
 from runfold.generation.facts import Fact
 from runfold.generation.model import MemoryModel
-from runfold.generation.options import Generated, GenerationOptions
+from runfold.generation.options import Generated, GenerationOptions, SessionSource
 from runfold.memories import Memories
 from runfold.memory import Near
 from runfold.run import Run
 from runfold_projections.memory import MemoryRecord, Refused
-from runfold_schemas.codec import new_data
-from runfold_schemas.errors import MemoryChangedError
+from runfold_schemas.codec import first_fault, new_data
+from runfold_schemas.errors import InvalidEventError, MemoryChangedError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.memories import (
     GenerationRequested,
@@ -44,6 +46,12 @@ _ROUNDS_MAX: Final = 5
 _NEARBY_MAX: Final = 5
 """Memories that each fact is compared with."""
 
+_OPTIONS: Final = TypeAdapter(GenerationOptions)
+_FACTS: Final = TypeAdapter(list[Fact])
+_SESSION: Final = TypeAdapter(SessionSource)
+
+CheckedT = TypeVar("CheckedT")
+
 Outcomes = Sequence[tuple[Change, Refused | None]]
 
 
@@ -62,13 +70,20 @@ class Trigger:
 
     @property
     def options(self) -> GenerationOptions:
-        return GenerationOptions.model_validate(self.data.options.get("options", {}))
+        """Raises `InvalidEventError`, as `facts`: anybody may have written the event."""
+        return _checked(_OPTIONS, self.data.options.get("options", {}))
 
     @property
     def facts(self) -> list[Fact] | None:
         """Those that were given with it; None where they are to be extracted."""
         given = self.data.options.get("facts")
-        return None if given is None else [Fact.model_validate(one) for one in given]
+        return None if given is None else _checked(_FACTS, given)
+
+    @property
+    def session(self) -> SessionSource | None:
+        """Where they are to be extracted from a session."""
+        given = self.data.options.get("session")
+        return None if given is None else _checked(_SESSION, given)
 
 
 def derived_id(*parts: str) -> str:
@@ -87,13 +102,20 @@ def log_run_id(*parts: str) -> str:
 
 
 def stored(
-    options: GenerationOptions, *, facts: Iterable[Fact] | None = None, **source: Any
+    options: GenerationOptions,
+    *,
+    facts: Sequence[Fact] | None = None,
+    session: SessionSource | None = None,
+    run_id: str | None = None,
 ) -> dict[str, Any]:
-    """What a trigger says of what is wanted, and of where to find it."""
-    said: dict[str, Any] = {"options": options.model_dump(mode="json", exclude_unset=True), **source}
-    if facts is not None:
-        said["facts"] = [fact.model_dump(mode="json", exclude_unset=True) for fact in facts]
-    return said
+    """What a trigger says of what is wanted, and of where to find it: by default, in its own log."""
+    said = {
+        "options": _OPTIONS.dump_python(options, mode="json", exclude_unset=True),
+        "facts": None if facts is None else _FACTS.dump_python(list(facts), mode="json", exclude_unset=True),
+        "session": None if session is None else _SESSION.dump_python(session, mode="json"),
+        "run_id": run_id,
+    }
+    return {name: value for name, value in said.items() if value is not None}
 
 
 class Answers:
@@ -187,6 +209,14 @@ async def give_up(trigger: Trigger, error: Exception) -> None:
         error=str(error)[:1000],
     )
     await trigger.run.publish(failed, event_id=answer_id(trigger.event), late=True)
+
+
+def _checked(kind: TypeAdapter[CheckedT], given: Any) -> CheckedT:
+    try:
+        return kind.validate_python(given)
+    except ValidationError as error:
+        field, message = first_fault(error)
+        raise InvalidEventError(message, field=field) from error
 
 
 def _answer(trigger: Trigger, changes: Sequence[Change]) -> MemoriesGenerated:

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pydantic import TypeAdapter
-
 from runfold.client import Runfold
 from runfold.generation.answering import Answers, Trigger, give_up, log_run_id, stored
 from runfold.generation.extraction import extract
@@ -46,8 +44,6 @@ KIND: Final = "runfold.generation"
 Log = Sequence[tuple[int, AnyEvent]]
 """Events with their offsets."""
 
-
-_SESSION: Final = TypeAdapter(SessionSource)
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +98,7 @@ class Generator:
         _ = self.model
         named = {"run_id": log_run_id(str(uuid7())), "labels": {KIND: "request"}}
         async with self.runfold.run(agent_id=bank_id, **named) as run:
-            trigger = await _requested(run, bank_id, scope, source, options)
+            trigger = await requested(run, bank_id, scope, source, options)
             try:
                 return await self.answer(trigger)
             except RunfoldError as error:
@@ -139,10 +135,10 @@ class Generator:
     async def _conversation(self, trigger: Trigger) -> Log:
         """What the trigger is about: a session, another run, or what stands before it in its own log."""
         data = trigger.data
-        if session := data.options.get("session"):
-            return await self._of_session(_SESSION.validate_python(session))
+        if session := trigger.session:
+            return await self._of_session(session)
         named = data.options.get("run_id")
-        run = await self.runfold.get_run(named) if named else trigger.run
+        run = await self.runfold.get_run(str(named)) if named else trigger.run
         return [
             (one.record.offset, one.event)
             async for one in run.history(first_offset=data.first_offset, end=data.end_offset)
@@ -175,7 +171,7 @@ def _check(facts: Sequence[Fact]) -> None:
         raise InvalidEventError("facts: a fact has a text", field="facts")
 
 
-async def _requested(
+async def requested(
     run: Run, bank_id: str, scope: Mapping[str, str], source: Source, options: GenerationOptions
 ) -> Trigger:
     """The trigger in the run's log, behind what it is about."""
@@ -188,7 +184,7 @@ async def _requested(
             if positions:
                 first, end = positions[0].offset, positions[-1].offset + 1
         case SessionSource():
-            wanted = stored(options, session=_SESSION.dump_python(source, mode="json"))
+            wanted = stored(options, session=source)
     asked = new_data(
         GenerationRequested,
         bank_id=bank_id,

@@ -145,6 +145,9 @@ class Tending:
         except RunfoldError as error:
             _log.warning("no memories were generated of run %s yet: %s", run_id, error)
             self._not_before[run_id] = time.monotonic() + _RETRY_SECONDS
+        except Exception:  # noqa: BLE001  # a mistake that one log brings to light does not stop the others
+            _log.exception("no memories were generated of run %s", run_id)
+            self._not_before[run_id] = time.monotonic() + _RETRY_SECONDS
         else:
             self._not_before.pop(run_id, None)
         finally:
@@ -156,7 +159,7 @@ class Tending:
             await self._sweep()
         except NoModelError:
             pass  # nothing can be answered here
-        except RunfoldError as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, what is known here is run all the same
             _log.warning("it was not looked for generations that others have left: %s", error)
 
     async def _sweep(self) -> None:
