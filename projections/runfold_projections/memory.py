@@ -108,7 +108,7 @@ class Changed(NamedTuple):
     """What one change made of a memory."""
 
     head: Head
-    record: MemoryRecord | None
+    memory: Memory | None
     """None: it is gone."""
     revision: Revision | None
     ending: Ending | None
@@ -154,7 +154,7 @@ def apply(head: Head | None, event: AnyEvent, offset: int) -> Changed | Refused:
             expires_at=memory.expires_at if memory is not None else None,
             deleted_at=deleted_at,
         ),
-        _record(event, memory, created_at),
+        memory,
         _revision(event, memory, offset),
         ending,
     )
@@ -174,20 +174,6 @@ def _refusal(head: Head | None, change: MemoryChange, at: datetime) -> Refused |
     if isinstance(change, MemoryUpdated | MemoryRolledBack) and change.memory.scope != head.scope:
         return Refused("scope", "the scope of a memory never changes")
     return None
-
-
-def _record(event: AnyEvent, memory: Memory | None, created_at: datetime) -> MemoryRecord | None:
-    if memory is None:
-        return None
-    assert isinstance(event.data, MemoryChange)
-    return MemoryRecord(
-        bank_id=event.data.bank_id,
-        memory_id=event.data.memory_id,
-        memory=memory,
-        revision_id=event.event_id,
-        created_at=created_at,
-        updated_at=event.timestamp,
-    )
 
 
 def _revision(event: AnyEvent, memory: Memory | None, offset: int) -> Revision | None:
@@ -227,7 +213,7 @@ class MemoryFold:
     def __init__(self, heads: Mapping[str, Decided]) -> None:
         self._before = heads
         self.heads: dict[str, Decided] = {}
-        self.records: dict[str, MemoryRecord | None] = {}
+        self._memories: dict[str, Memory | None] = {}
         self.revisions: list[tuple[str, Revision]] = []
         self.endings: list[tuple[str, Ending]] = []
         self.refused: list[tuple[str, str, Refused]] = []
@@ -242,11 +228,28 @@ class MemoryFold:
             self.refused.append((key, event.event_id, made))
             return
         self.heads[key] = Decided(made.head, offset)
-        self.records[key] = made.record
+        self._memories[key] = made.memory
         if made.revision is not None:
             self.revisions.append((key, made.revision))
         if made.ending is not None:
             self.endings.append((key, made.ending))
+
+    def records(self) -> dict[str, MemoryRecord | None]:
+        """The memories that were changed, by key, as they are now; None of those that are gone."""
+        return {key: _record(self.heads[key].head, memory) for key, memory in self._memories.items()}
+
+
+def _record(head: Head, memory: Memory | None) -> MemoryRecord | None:
+    if memory is None:
+        return None
+    return MemoryRecord(
+        bank_id=head.bank_id,
+        memory_id=head.memory_id,
+        memory=memory,
+        revision_id=head.changed_by,
+        created_at=head.created_at,
+        updated_at=head.changed_at,
+    )
 
 
 def ended(revision: Revision, deleted_at: datetime | None) -> Revision:

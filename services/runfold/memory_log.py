@@ -127,7 +127,7 @@ async def fold_memories(settings: LogSettings, partitions: list[TopicPartition])
             fold.take(one.key, one.event, one.offset)
     return LoggedMemories(
         {key: one.head for key, one in fold.heads.items()},
-        {key: record for key, record in fold.records.items() if record is not None},
+        {key: record for key, record in fold.records().items() if record is not None},
         {
             (key, revision.revision_id): ended(revision, deleted_at)
             for (key, revision), deleted_at in zip(fold.revisions, _deletions(fold), strict=True)

@@ -91,7 +91,7 @@ class History:
 
     @property
     def record(self) -> MemoryRecord | None:
-        return self.fold.records.get(KEY)
+        return self.fold.records().get(KEY)
 
     @property
     def refusals(self) -> list[tuple[str, str]]:
@@ -348,7 +348,7 @@ def stored_after(parts: Sequence[Sequence[tuple[str, AnyEvent, int]]]) -> Stored
         for key, revision in fold.revisions:
             revisions.setdefault((key, revision.revision_id), revision)
         refused |= {(key, id_): kind for key, id_, kind in fold.refused}
-        records |= fold.records
+        records |= fold.records()
         heads |= fold.heads
     return heads, records, revisions, sorted(refused.items())
 

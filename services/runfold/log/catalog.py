@@ -13,6 +13,7 @@ import contextlib
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import lru_cache
 
 from aiokafka import TopicPartition
 from aiokafka.partitioner import murmur2
@@ -35,6 +36,9 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _RETRY_SECONDS = 1.0
 
 
+@lru_cache(
+    maxsize=20_000
+)  # Kafka's hash in Python costs 5 us, as much as decoding an event, and keys come again
 def partition_of(key: str) -> int:
     """The partition of a run in the catalog, by its bare `run_id`, or of a key in the other topics that runs share: Kafka's
     default partitioner.

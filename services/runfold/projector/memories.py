@@ -23,7 +23,7 @@ class MemoriesTopic:
         fold = MemoryFold(await self._memories.heads(sorted({one.key for one in events})))
         for one in events:
             fold.take(one.key, one.event, one.offset)
-        records = {key: (fold.records[key], one.offset) for key, one in fold.heads.items()}
+        records = {key: (record, fold.heads[key].offset) for key, record in fold.records().items()}
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._save_revisions(fold))
             tasks.create_task(self._decided.refuse(fold.refused))

@@ -76,7 +76,7 @@ class DecidedReader:
                     reason=f"{topics} was not projected to its end within {self._wait_timeout_seconds:g} s",
                 )
             await asyncio.sleep(pause)
-            pause = min(1.5 * pause, _POLL_SECONDS_MAX)
+            pause = min(1.2 * pause, _POLL_SECONDS_MAX)
 
     async def _connected(self) -> LogEnds:
         async with self._connecting:

@@ -132,7 +132,7 @@ def vector_name(fact: str) -> str:
 
 def removal(expires_at: datetime) -> datetime:
     """When MongoDB may remove what expires then: it knows milliseconds, so at the end of the one that it is in."""
-    return expires_at.astimezone(UTC) + timedelta(milliseconds=1)
+    return expires_at + timedelta(milliseconds=1)
 
 
 def _standing(record: MemoryRecord, offset: int) -> dict[str, Any]:
