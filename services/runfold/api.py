@@ -7,7 +7,9 @@ from typing import TypeVar
 from fastapi import FastAPI
 
 from runfold.client import Runfold
+from runfold.generation.model import MemoryModel
 from runfold.generation.service import Generation
+from runfold.generation_routes import build_generation_router
 from runfold.ingest.app import build_router
 from runfold.ingest.connection import Connection
 from runfold.memories import Memories
@@ -19,6 +21,7 @@ from runfold.sessions import Sessions
 from runfold.settings import Settings
 from runfold.vertex import build_vertex_app, mount
 from runfold.vertex.engines import BankEngines, engines_part
+from runfold.vertex.generation import generation_part
 from runfold.vertex.memories import memories_part
 from runfold.vertex.retrieval import retrieval_part
 from runfold.vertex.revisions import revisions_part
@@ -31,8 +34,10 @@ async def run(settings: Settings) -> None:
     await serve(build_app(settings), host=settings.host, port=settings.port)
 
 
-def build_app(settings: Settings) -> FastAPI:
-    """The application, connected for the length of its lifespan."""
+def build_app(settings: Settings, *, model: MemoryModel | None = None) -> FastAPI:
+    """The application, connected for the length of its lifespan. `model` generates memories in place of the one that the settings
+    name.
+    """
     connection, reading = Connection(settings.log("runfold/ingest")), Reading(settings)
 
     @asynccontextmanager
@@ -56,8 +61,11 @@ def build_app(settings: Settings) -> FastAPI:
     memories = _verbs_of(
         connection, lambda runfold: Memories(runfold, reading.stored_memories, similarity=reading.similarity)
     )
-    generation = Generation(settings, runfold=connection.runfold, memories=memories, sessions=sessions)
+    generation = Generation(
+        settings, runfold=connection.runfold, memories=memories, sessions=sessions, model=model
+    )
     app.include_router(build_memory_router(memories))
+    app.include_router(build_generation_router(generation))
     app.include_router(router(reading))
     mount(
         app,
@@ -67,6 +75,7 @@ def build_app(settings: Settings) -> FastAPI:
             memories_part(memories),
             revisions_part(memories),
             retrieval_part(memories),
+            generation_part(generation),
         ),
     )
     return app

@@ -17,8 +17,8 @@ from tests.session_verbs import Projector
 from runfold import Runfold
 from runfold.generation.generator import Generator
 from runfold.generation.model import Found
-from runfold.generation.options import GenerationOptions
-from runfold.generation.streams import Ingested, IngestStreams, stream_run_id
+from runfold.generation.options import GenerationOptions, Ingested
+from runfold.generation.streams import IngestStreams, stream_run_id
 from runfold.generation.tending import Tending
 from runfold.generation.triggers import TriggerRule
 from runfold.memories import Memories

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from runfold.generation.consolidation import FACT_LENGTH_MAX
-from runfold.generation.facts import Fact
 from runfold.generation.model import Found, MemoryModel
+from runfold.generation.options import Fact
 from runfold.generation.prompts import brief
 from runfold_schemas.memories import BankConfig, MemoryTopic
 

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from runfold.embeddings.nearest import DUPLICATE_DISTANCE
+from runfold.generation.options import Fact
 from runfold_schemas.memories import MemoryTopic
+
+__all__ = ["Fact", "Learned", "are_one", "distinct", "normalised", "topics_of"]
 
 _NUMBER: Final = re.compile(r"\d+(?:[.,:/-]\d+)*")
 _APOSTROPHE: Final = "['\u2019]"
@@ -27,15 +28,6 @@ _LIGHT: Final = frozenset({"a", "an", "the", "this", "user", "also", "please", "
 
 _SAME_WORDS_DISTANCE: Final = 0.3
 """Where only an article or a plural differs the local model sees up to 0.25; another order of the words may be another fact."""
-
-
-class Fact(BaseModel):
-    """What was learned, with the topics that it belongs to."""
-
-    model_config = ConfigDict(frozen=True)
-
-    text: str
-    topics: tuple[MemoryTopic, ...] = ()
 
 
 class Learned(NamedTuple):

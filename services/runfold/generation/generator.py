@@ -14,12 +14,12 @@ from typing import Any, Final
 from runfold.client import Runfold
 from runfold.generation.answering import Answers, Trigger, give_up, log_run_id, stored
 from runfold.generation.extraction import extract
-from runfold.generation.facts import Fact
 from runfold.generation.model import MemoryModel
 from runfold.generation.options import (
     DIRECT_FACTS_MAX,
     Contents,
     DirectFacts,
+    Fact,
     Generated,
     GenerationOptions,
     SessionSource,

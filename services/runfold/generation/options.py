@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from runfold.generation.facts import Fact
 from runfold.memory import RevisionOptions
 from runfold_schemas.data import Labels
 from runfold_schemas.memories import ExtractedMemory, MemoryTopic, Metadata
@@ -15,6 +14,15 @@ from runfold_schemas.memories import ExtractedMemory, MemoryTopic, Metadata
 DIRECT_FACTS_MAX: Final = 5
 
 MetadataMerge = Literal["OVERWRITE", "MERGE", "REQUIRE_EXACT_MATCH"]
+
+
+class Fact(BaseModel):
+    """What was learned, with the topics that it belongs to."""
+
+    model_config = ConfigDict(frozen=True)
+
+    text: str
+    topics: tuple[MemoryTopic, ...] = ()
 
 
 class GenerationOptions(BaseModel):
@@ -74,6 +82,15 @@ class SessionSource:
 
 
 Source = DirectFacts | Contents | SessionSource
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """A content of a stream, as Gemini's `Content` in its JSON form. One `event_id`, any text, counts once in a stream."""
+
+    content: Mapping[str, Any]
+    event_id: str | None = None
+    event_time: datetime | None = None
 
 
 class Generated(NamedTuple):

@@ -6,15 +6,12 @@ each answer. A trigger expects the log as it was seen, so of several processes o
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 from pydantic import ValidationError
 
 from runfold.generation.answering import derived_id, log_run_id
 from runfold.generation.generator import KIND, said_by
-from runfold.generation.options import GenerationOptions
+from runfold.generation.options import GenerationOptions, Ingested
 from runfold.generation.tending import Tending
 from runfold.generation.trigger_log import TriggerLog
 from runfold.generation.triggers import STREAM, StreamSettings, TriggerRule, due
@@ -23,14 +20,7 @@ from runfold_schemas.codec import first_fault, new_data
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.events import AnyEvent, RunLabeled
 
-
-@dataclass(frozen=True, slots=True)
-class Ingested:
-    """A content of a stream, as Gemini's `Content` in its JSON form. One `event_id`, any text, counts once in a stream."""
-
-    content: Mapping[str, Any]
-    event_id: str | None = None
-    event_time: datetime | None = None
+__all__ = ["IngestStreams", "Ingested", "stream_run_id"]
 
 
 class IngestStreams:
