@@ -1,0 +1,230 @@
+"""What memories are generated of, as messages of Agent Engine's, and how it stands for ours."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import Field, StringConstraints
+
+from runfold.generation.facts import Fact as FoundFact
+from runfold.generation.options import (
+    DIRECT_FACTS_MAX,
+    Contents,
+    DirectFacts,
+    Generated,
+    GenerationOptions,
+    MetadataMerge,
+    SessionSource,
+    Source,
+)
+from runfold.generation.streams import Ingested
+from runfold.generation.triggers import TriggerRule
+from runfold.vertex.memory_documents import (
+    MEMORIES,
+    REVISIONS,
+    Lasting,
+    MetadataMessage,
+    RevisionWishes,
+    TopicMessage,
+    expiry,
+    metadata_of,
+    topics_of,
+)
+from runfold.vertex.messages import PACKAGE, Fields, Message, Timestamp
+from runfold.vertex.names import Name
+from runfold.vertex.session_documents import SESSIONS, our_id
+from runfold_schemas.errors import InvalidEventError
+from runfold_schemas.memories import Fact, Scope
+
+_UNSPECIFIED: Final = "METADATA_MERGE_STRATEGY_UNSPECIFIED"
+
+
+class DirectMemory(Message):
+    fact: Fact
+    topics: list[TopicMessage] | None = None
+
+
+class DirectMemoriesSource(Message):
+    direct_memories: Annotated[list[DirectMemory], Field(min_length=1, max_length=DIRECT_FACTS_MAX)]
+
+    def ours(self) -> Source:
+        return DirectFacts(
+            [FoundFact(text=one.fact, topics=topics_of(one.topics)) for one in self.direct_memories]
+        )
+
+
+class ContentEvent(Message):
+    content: Fields
+
+
+class DirectContentsSource(Message):
+    events: Annotated[list[ContentEvent], Field(min_length=1)]
+
+    def ours(self) -> Source:
+        return Contents([event.content for event in self.events])
+
+
+class VertexSessionSource(Message):
+    """A session by its name, with the time that it is read from, and the one that it is read to."""
+
+    session: str
+    start_time: Timestamp | None = None
+    end_time: Timestamp | None = None
+
+    def ours(self) -> Source:
+        """Raises `InvalidEventError` for what is not the name of a session."""
+        name = Name.parse(self.session)
+        if name.id_in(SESSIONS) is None:
+            raise InvalidEventError(
+                f"vertexSessionSource.session: {self.session!r} is not the name of a session",
+                field="vertexSessionSource.session",
+            )
+        return SessionSource(our_id(name), since=self.start_time, until=self.end_time)
+
+
+class GenerationWishes(RevisionWishes):
+    """What is said of the memories that are generated."""
+
+    metadata: MetadataMessage | None = None
+    metadata_merge_strategy: MetadataMerge | Literal["METADATA_MERGE_STRATEGY_UNSPECIFIED"] | None = None
+
+    def wishes(self, now: datetime) -> dict[str, Any]:
+        """The options of a generation, those that are given."""
+        strategy = self.metadata_merge_strategy
+        at, ttl = self.revision_expire_time, self.revision_ttl
+        given = {
+            "metadata": None if self.metadata is None else metadata_of(self.metadata),
+            "metadata_merge": strategy if strategy != _UNSPECIFIED else None,
+            "disable_revisions": self.disable_memory_revisions,
+            "revision_labels": self.revision_labels,
+            "revision_expires_at": expiry(None, at, now, field="revisionExpireTime"),
+            "revision_ttl_seconds": ttl.total_seconds() if ttl is not None else None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class Generate(GenerationWishes):
+    """What memories are to be generated of, and for whom."""
+
+    one_of = (
+        *RevisionWishes.one_of,
+        ("direct_memories_source", "direct_contents_source", "vertex_session_source"),
+    )
+
+    direct_memories_source: DirectMemoriesSource | None = None
+    direct_contents_source: DirectContentsSource | None = None
+    vertex_session_source: VertexSessionSource | None = None
+    scope: Scope | None = None
+    disable_consolidation: bool | None = None
+    allowed_topics: list[TopicMessage] | None = None
+
+    def source(self) -> Source:
+        """Raises `InvalidEventError` where there is none."""
+        source = self.direct_memories_source or self.direct_contents_source or self.vertex_session_source
+        if source is None:
+            raise InvalidEventError(
+                "one of directMemoriesSource, directContentsSource and vertexSessionSource is needed"
+            )
+        return source.ours()
+
+    def options(self, now: datetime) -> GenerationOptions:
+        """Raises pydantic's `ValidationError`, and `InvalidEventError`."""
+        return GenerationOptions(
+            allowed_topics=topics_of(self.allowed_topics),
+            disable_consolidation=bool(self.disable_consolidation),
+            **self.wishes(now),
+        )
+
+
+class GeneratedMemory(Message):
+    """What has become of one memory."""
+
+    class Named(Message):
+        name: str
+
+    memory: Named
+    action: str
+    previous_revision: str | None = None
+
+    @classmethod
+    def of(cls, generated: Generated, engine: Name) -> "GeneratedMemory":
+        name, before = engine.child(MEMORIES, generated.memory_id), generated.previous_revision_id
+        return cls(
+            memory=cls.Named(name=str(name)),
+            action=generated.action,
+            previous_revision=str(name.child(REVISIONS, before)) if before else None,
+        )
+
+
+class GenerateResponse(Message):
+    """What has become of all of them."""
+
+    proto: ClassVar[str] = f"{PACKAGE}.GenerateMemoriesResponse"
+
+    generated_memories: list[GeneratedMemory] | None = None
+
+    @classmethod
+    def of(cls, generated: Sequence[Generated], engine: Name) -> "GenerateResponse":
+        return cls(generated_memories=[GeneratedMemory.of(one, engine) for one in generated] or None)
+
+
+class GenerationRule(Message):
+    """When memories are generated of a stream."""
+
+    event_count: Annotated[int, Field(ge=1)] | None = None
+    fixed_interval: Lasting | None = None
+    idle_duration: Lasting | None = None
+    overlap_event_count: Annotated[int, Field(ge=0)] | None = None
+
+    def ours(self) -> TriggerRule:
+        """Raises pydantic's `ValidationError`."""
+        interval, idle = self.fixed_interval, self.idle_duration
+        return TriggerRule(
+            event_count=self.event_count,
+            interval_seconds=interval.total_seconds() if interval is not None else None,
+            idle_seconds=idle.total_seconds() if idle is not None else None,
+            overlap_event_count=self.overlap_event_count or 0,
+        )
+
+
+class GenerationTriggerConfig(Message):
+    generation_rule: GenerationRule | None = None
+
+
+class IngestedEvent(Message):
+    content: Fields
+    event_id: Annotated[str, StringConstraints(min_length=1)] | None = None
+    event_time: Timestamp | None = None
+
+    def ours(self) -> Ingested:
+        return Ingested(self.content, event_id=self.event_id, event_time=self.event_time)
+
+
+class IngestedContents(Message):
+    events: list[IngestedEvent] | None = None
+
+
+class IngestEvents(GenerationWishes):
+    """Contents for a stream; without any, only what is said of the stream itself."""
+
+    scope: Scope
+    stream_id: str = ""
+    direct_contents_source: IngestedContents = IngestedContents()
+    generation_trigger_config: GenerationTriggerConfig | None = None
+    force_flush: bool = False
+
+    def rule(self) -> TriggerRule | None:
+        """None: as it was. Raises pydantic's `ValidationError`."""
+        config = self.generation_trigger_config
+        return config.generation_rule.ours() if config and config.generation_rule else None
+
+    def options(self, now: datetime) -> GenerationOptions | None:
+        """None: as they were. Raises pydantic's `ValidationError`, and `InvalidEventError`."""
+        wishes = self.wishes(now)
+        return GenerationOptions(**wishes) if wishes else None
+
+
+class IngestResponse(Message):
+    """Says nothing."""
+
+    proto: ClassVar[str] = f"{PACKAGE}.IngestEventsResponse"
