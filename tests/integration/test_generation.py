@@ -366,17 +366,38 @@ async def test_what_others_change_meanwhile_is_consolidated_again(world):
     assert [event.type async for event in run.events()].count("generation_requested") == 2
 
 
-async def test_what_a_process_has_left_another_one_answers_and_completes(world, generator):
-    run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
-    await requested(run, world.bank, world.scope, HELLO, GenerationOptions())
+async def is_completed(run: Run) -> bool:
+    return [event.type async for event in run.events()][-1] == "run_completed"
 
-    async def is_completed() -> bool:
-        return [event.type async for event in run.events()][-1] == "run_completed"
+
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_what_a_process_has_left_another_one_answers_and_completes(
+    world, generator, model, is_answered
+):
+    run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
+    trigger = await requested(run, world.bank, world.scope, HELLO, GenerationOptions())
+    if is_answered:
+        await generator.answer(trigger)
 
     async with Tending(lambda: generator, sweep_seconds=0.1, take_up_seconds=0):
-        await until(is_completed, what="the answer of another process")
+        await until(lambda: is_completed(run), what="the end of another process' generation")
 
     assert await world.facts() == ["Prefers window seats"]
+    assert len(model.read) == 1
+
+
+async def test_a_trigger_that_says_nonsense_is_answered_with_what_is_wrong(world, generator):
+    run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
+    trigger = await requested(run, world.bank, world.scope, HELLO, GenerationOptions())
+    nonsense = trigger.data.model_copy(update={"options": {"options": {"nobody": "knows"}}})
+    await generator.answer(trigger)
+    await run.publish(nonsense)
+
+    async with Tending(lambda: generator, sweep_seconds=0.1, take_up_seconds=0):
+        await until(lambda: is_completed(run), what="the end of the generation")
+
+    answers = [event.data async for event in run.events() if isinstance(event.data, MemoriesGenerated)]
+    assert [one.error for one in answers] == [None, "nobody: Extra inputs are not permitted"]
 
 
 async def test_the_model_of_the_settings_extracts_and_consolidates(world, settings, monkeypatch):

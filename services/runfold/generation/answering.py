@@ -5,6 +5,7 @@ Its changes are forwarded under the answer's id, where each counts once, however
 """
 
 import asyncio
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,8 +38,8 @@ from runfold_schemas.memories import (
 _IDS: Final = uuid.UUID("9d1f6a52-6a0e-5b0e-9a55-0b6f5f3f7c11")
 """The namespace of ids that are the same whoever makes them."""
 
-RUN_PREFIX: Final = "memories-"
-"""Begins the ids of runs that are the log of a generation, and of no others: their completion is not remembered."""
+_RUN: Final = "memories-"
+_RUN_ID: Final = re.compile(rf"{_RUN}[0-9a-f]{{8}}-(?:[0-9a-f]{{4}}-){{3}}[0-9a-f]{{12}}")
 
 _ROUNDS_MAX: Final = 5
 """In which memories are consolidated that others change at the same time."""
@@ -98,7 +99,12 @@ def answer_id(trigger: AnyEvent) -> str:
 
 def log_run_id(*parts: str) -> str:
     """The id of the run that is the log of a generation, the same for the same parts."""
-    return RUN_PREFIX + derived_id("run", *parts)
+    return _RUN + derived_id("run", *parts)
+
+
+def is_log(run_id: str) -> bool:
+    """Whether the run is the log of a generation, by its id: its completion is not remembered."""
+    return _RUN_ID.fullmatch(run_id) is not None
 
 
 def stored(

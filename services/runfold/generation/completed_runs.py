@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn, Self
 
 from runfold.client import Runfold
-from runfold.generation.answering import RUN_PREFIX, derived_id, log_run_id, stored
+from runfold.generation.answering import derived_id, is_log, log_run_id, stored
 from runfold.generation.generator import KIND
 from runfold.generation.options import GenerationOptions
 from runfold.generation.tending import Tending
@@ -70,10 +70,7 @@ class CompletedRuns:
         ended = [
             entry
             for entry, _ in entries
-            if isinstance(entry, Life)
-            and entry.ended
-            and not entry.deleted
-            and not entry.run_id.startswith(RUN_PREFIX)
+            if isinstance(entry, Life) and entry.ended and not entry.deleted and not is_log(entry.run_id)
         ]
         while ended:
             try:

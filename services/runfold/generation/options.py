@@ -13,6 +13,8 @@ from runfold_schemas.memories import ExtractedMemory, MemoryTopic, Metadata
 
 DIRECT_FACTS_MAX: Final = 5
 
+Action = Literal["CREATED", "UPDATED", "DELETED"]
+
 MetadataMerge = Literal["OVERWRITE", "MERGE", "REQUIRE_EXACT_MATCH"]
 
 
@@ -97,5 +99,5 @@ class Generated(NamedTuple):
     """What became of one memory. `previous_revision_id` is that of the state before, which may have left no revision."""
 
     memory_id: str
-    action: Literal["CREATED", "UPDATED", "DELETED"]
+    action: Action
     previous_revision_id: str | None = None

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Self
 
 from runfold.client import Runfold
+from runfold.generation.choice import chosen_model
 from runfold.generation.completed_runs import CompletedRuns
 from runfold.generation.generator import Generator
 from runfold.generation.model import MemoryModel
@@ -18,7 +19,6 @@ from runfold.generation.tending import Tending
 from runfold.memories import Memories
 from runfold.sessions import Sessions
 from runfold.settings import Settings
-from runfold_schemas.errors import ConfigurationError
 
 
 class Generation:
@@ -49,10 +49,8 @@ class Generation:
     async def __aenter__(self) -> Self:
         """Raises `ConfigurationError` where the model that the settings name cannot be used."""
         async with AsyncExitStack() as stack:
-            if self._model is None and self._settings.generation_model is not None:
-                self._model = await _connect(
-                    stack, self._settings.generation_model, self._settings.generation_url
-                )
+            if self._model is None:
+                self._model = await stack.enter_async_context(chosen_model(self._settings))
             if self._model is not None:
                 await stack.enter_async_context(self._tending)
                 await stack.enter_async_context(CompletedRuns(self._settings, self._tending))
@@ -68,14 +66,3 @@ class Generation:
         if self._made is None or self._made.runfold is not runfold:
             self._made = Generator(self._memories(), runfold, self._model, sessions=self._sessions())
         return self._made
-
-
-async def _connect(stack: AsyncExitStack, name: str, url: str | None) -> MemoryModel:
-    # The library that speaks to models takes a second to import, and is needed where there is one.
-    try:
-        from runfold.generation.language_model import connect_model  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigurationError(
-            "RUNFOLD_GENERATION_MODEL is set, and what speaks to models is not installed: install runfold[generation]"
-        ) from error
-    return await stack.enter_async_context(connect_model(name, url=url))

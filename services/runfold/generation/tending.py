@@ -12,13 +12,13 @@ from contextlib import suppress
 from typing import Final, Self
 
 from runfold.client import Runfold
-from runfold.generation.answering import RUN_PREFIX
+from runfold.generation.answering import is_log
 from runfold.generation.generator import Generator
 from runfold.generation.trigger_log import TriggerLog
 from runfold.generation.triggers import due, due_at
 from runfold.log.ends import LogEnds
 from runfold_schemas.catalog import Life
-from runfold_schemas.errors import NoModelError, RunEndedError, RunfoldError
+from runfold_schemas.errors import NoModelError, RejectedError, RunEndedError, RunfoldError
 
 SWEEP_SECONDS: Final = 10.0
 """How often it is looked for what nobody here has ingested."""
@@ -65,7 +65,7 @@ class Tending:
         self._not_before: dict[str, float] = {}
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(_AT_ONCE_MAX)
-        self._is_over = False
+        self._is_stopping = False
         self._tending: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
@@ -73,7 +73,7 @@ class Tending:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        self._is_over = True
+        self._is_stopping = True
         self.look()
         tasks = [self._tending, *self._running.values()]
         _, pending = await asyncio.wait(tasks, timeout=_GRACE_SECONDS)
@@ -101,7 +101,7 @@ class Tending:
                 await self._sweep_quietly()
                 next_sweep = time.monotonic() + self._sweep_seconds
             self._changed.clear()
-            if self._is_over:
+            if self._is_stopping:
                 return
             self._start_due()
             with suppress(TimeoutError):
@@ -114,13 +114,17 @@ class Tending:
                 continue
             if self._is_due(log):
                 self._running[run_id] = asyncio.create_task(self._run(log))
-            elif log.state.is_settled and time.monotonic() > log.used_at + _KEPT_SECONDS:
+            elif (
+                log.state.is_stream
+                and log.state.is_settled
+                and time.monotonic() > log.used_at + _KEPT_SECONDS
+            ):
                 self._forget(log)
 
     def _is_due(self, log: TriggerLog) -> bool:
         if time.monotonic() < self._not_before.get(log.run.run_id, 0.0):
             return False
-        return self._is_for_us(log) or due(log.state, _now()) is not None
+        return self._is_for_us(log) or self._is_over(log) or due(log.state, _now()) is not None
 
     def _is_for_us(self, log: TriggerLog) -> bool:
         """Whether a trigger is unanswered that nobody else is at work on."""
@@ -129,6 +133,13 @@ class Tending:
             return False
         is_left = _now() >= unanswered.log_time + self._take_up_seconds * 1000
         return is_left or unanswered.event.event_id in log.asked
+
+    def _is_over(self, log: TriggerLog) -> bool:
+        """Whether whoever was to complete the run has died: a log that is no stream's has nothing more to come."""
+        state = log.state
+        if state.is_stream or state.has_ended or state.unanswered is not None or state.answered_at is None:
+            return False
+        return _now() >= state.answered_at + self._take_up_seconds * 1000
 
     async def _run(self, log: TriggerLog) -> None:
         """Answers the trigger that is unanswered, or the one that is due now."""
@@ -141,6 +152,8 @@ class Tending:
                     await log.catch_up()
                 if self._is_for_us(log):
                     await log.answer()
+                    await _complete_unless_stream(log)
+                elif self._is_over(log):
                     await _complete_unless_stream(log)
         except RunfoldError as error:
             _log.warning("no memories were generated of run %s yet: %s", run_id, error)
@@ -168,7 +181,7 @@ class Tending:
         standing = {
             runfold.topics.run(life.run_id, life.log_id): life
             for life in runfold.catalog.lives()
-            if life.run_id.startswith(RUN_PREFIX) and not life.ended and not life.deleted
+            if is_log(life.run_id) and not life.ended and not life.deleted
         }
         over = self._logs.keys() - {life.run_id for life in standing.values()} - self._running.keys()
         for run_id in over:
@@ -220,9 +233,10 @@ class Tending:
 
 async def _complete_unless_stream(log: TriggerLog) -> None:
     """A log that is no stream's has nothing more to come."""
-    if log.state.settings is None and not log.run.ended:
-        with suppress(RunEndedError):
+    if not log.state.is_stream and not log.state.has_ended:
+        with suppress(RunEndedError, RejectedError):
             await log.run.complete()
+        await log.catch_up()
 
 
 def _topic(log: TriggerLog) -> str:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from runfold.generation.options import GenerationOptions
 from runfold_projections.admission import Admitted
-from runfold_schemas.events import AnyEvent, RunLabeled
+from runfold_schemas.events import AnyEvent, RunCanceled, RunCompleted, RunFailed, RunLabeled
 from runfold_schemas.memories import GenerationRequested, MemoriesGenerated, Scope
 from runfold_schemas.sessions import FrameworkEvent
 
@@ -75,6 +75,13 @@ class StreamState(NamedTuple):
     covered: tuple[int, ...] = ()
     """Those of the last contents before the last trigger."""
     triggered_at: int | None = None
+    answered_at: int | None = None
+    has_ended: bool = False
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether contents may come; the log of any other generation is over with its answer."""
+        return self.settings is not None
 
     @property
     def is_settled(self) -> bool:
@@ -99,7 +106,9 @@ def apply(state: StreamState, one: Admitted) -> StreamState:
             return (state if is_again else _triggered(state, one.record.log_time))._replace(unanswered=asked)
         case MemoriesGenerated() as generated:
             is_answer = state.unanswered is not None and generated.trigger == state.unanswered.event.event_id
-            return state._replace(unanswered=None) if is_answer else state
+            return state._replace(unanswered=None, answered_at=one.record.log_time) if is_answer else state
+        case RunCompleted() | RunFailed() | RunCanceled():
+            return state._replace(has_ended=True)
         case _:
             return state
 
