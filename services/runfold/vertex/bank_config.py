@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Final
 
 from runfold.vertex.memory_documents import Lasting, TopicMessage, topic_of, topics_of
-from runfold.vertex.messages import PACKAGE, Message
+from runfold.vertex.messages import PACKAGE, SECONDS_MAX, Message
 from runfold_schemas.memories import BankConfig, Customization, Example, ExampleMemory, Said, TopicConfig
 
 Ours = dict[str, Any]
@@ -207,4 +207,5 @@ def _seconds(length: timedelta | None) -> float | None:
 
 
 def _length(seconds: float | None) -> timedelta | None:
-    return timedelta(seconds=seconds) if seconds is not None else None
+    """Ours may be shorter or longer than what can be said here."""
+    return timedelta(seconds=min(max(seconds, 1e-6), SECONDS_MAX)) if seconds is not None else None

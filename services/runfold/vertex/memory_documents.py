@@ -5,9 +5,9 @@ A memory of an engine is that of the same id in the bank of the engine's id.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Self
 
-from pydantic import AfterValidator, FiniteFloat, StringConstraints
+from pydantic import AfterValidator, FiniteFloat, StringConstraints, model_validator
 
 from runfold.memory import RevisionOptions
 from runfold.vertex.filters import Kind, Path
@@ -82,14 +82,17 @@ class MetadataValue(Message):
             case _:
                 return cls(double_value=value)
 
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self == MetadataValue.model_construct():
+            raise ValueError("one of stringValue, doubleValue, boolValue and timestampValue is needed")
+        return self
+
     def ours(self) -> bool | float | str | Moment:
-        """Raises `InvalidEventError` where there is none."""
         if self.timestamp_value is not None:
             return Moment(timestamp=self.timestamp_value)
-        for value in (self.string_value, self.double_value, self.bool_value):
-            if value is not None:
-                return value
-        raise InvalidEventError("metadata: a value says nothing", field="metadata")
+        values = (self.string_value, self.double_value, self.bool_value)
+        return next(value for value in values if value is not None)
 
 
 MetadataMessage = dict[str, MetadataValue]

@@ -24,8 +24,8 @@ PACKAGE: Final = "google.cloud.aiplatform.v1beta1"
 
 _DURATION: Final = re.compile(r"(-?)(\d{1,12})(?:\.(\d{1,9}))?s")
 
-_SECONDS_MAX: Final = 3_000_000_000
-"""A hundred years at the most, so that the sum of now and a duration is a date."""
+SECONDS_MAX: Final = 3_000_000_000
+"""Of a duration: a hundred years, so that the sum of now and it is a date."""
 
 _DEPTH_MAX: Final = 100
 
@@ -129,8 +129,8 @@ def _duration(value: Any) -> Any:
     if found is None:
         raise ValueError('a duration is seconds with an s, such as "3.5s"')
     sign, seconds, fraction = found.groups()
-    if int(seconds) > _SECONDS_MAX:
-        raise ValueError(f"a duration has {_SECONDS_MAX} seconds at the most")
+    if int(seconds) > SECONDS_MAX:
+        raise ValueError(f"a duration has {SECONDS_MAX} seconds at the most")
     length = timedelta(seconds=int(seconds), microseconds=int((fraction or "0").ljust(9, "0")[:6]))
     return -length if sign else length
 
