@@ -5,13 +5,17 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.querying import projected
+from tests.ingesting import is_ready
+from tests.processes import until
+from tests.querying import projected, served
 from tests.session_verbs import patiently
 
 from runfold import Runfold
+from runfold.api import build_app
+from runfold.http_memories import HttpMemories
 from runfold.log.shared import partitions_of
 from runfold.memories import Memories
-from runfold.memory import MemoriesWanted
+from runfold.memory import MemoriesWanted, MemoryVerbs
 from runfold.memory_log import fold_memories
 from runfold.query.reading import Reading
 from runfold.settings import Settings
@@ -45,6 +49,23 @@ async def opened_memories(settings: Settings) -> AsyncIterator[Memories]:
     """Memories with connections of their own, as another process has them."""
     async with Runfold.of(settings.log()) as runfold, Reading(settings) as reading:
         yield Memories(runfold, reading.stored_memories, similarity=reading.similarity)
+
+
+@asynccontextmanager
+async def memories_by(way: str, settings: Settings) -> AsyncIterator[MemoryVerbs]:
+    """Memories in one of their ways, with connections of their own."""
+    match way:
+        case "log":
+            async with Runfold.of(settings.log()) as runfold:
+                yield runfold.memories
+        case "stored":
+            async with opened_memories(settings) as stored:
+                yield stored
+        case _:
+            async with served(build_app(settings)) as client:
+                await until(lambda: is_ready(client), what="the service's connection to Kafka")
+                async with HttpMemories(str(client.base_url)) as memories:
+                    yield memories
 
 
 async def everything_remembered(

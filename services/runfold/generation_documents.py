@@ -6,6 +6,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 
 from runfold.generation.options import (
     DIRECT_FACTS_MAX,
+    Action,
     Contents,
     DirectFacts,
     Fact,
@@ -34,7 +35,8 @@ _MERGES: Final[dict[_Merge, MetadataMerge]] = {
 
 _Action = Literal["created", "updated", "deleted"]
 
-_ACTIONS: Final[dict[str, _Action]] = {"CREATED": "created", "UPDATED": "updated", "DELETED": "deleted"}
+_ACTIONS: Final[dict[Action, _Action]] = {"CREATED": "created", "UPDATED": "updated", "DELETED": "deleted"}
+_OUTCOMES: Final = {said: action for action, said in _ACTIONS.items()}
 
 
 class _Request(BaseModel):
@@ -47,7 +49,7 @@ class Content(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    role: Literal["user", "model"] | None = None
+    role: str | None = Field(None, description="`user` or `model`.")
     parts: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
 
     def said(self) -> dict[str, Any]:
@@ -176,6 +178,9 @@ class GeneratedMemory(BaseModel):
             previous_revision_id=generated.previous_revision_id,
             memory=memory,
         )
+
+    def outcome(self) -> Generated:
+        return Generated(self.memory_id, _OUTCOMES[self.action], self.previous_revision_id)
 
 
 class GeneratedMemories(BaseModel):

@@ -9,31 +9,22 @@ Errors are those of `Sessions`, with their facts. Nothing is sent a second time 
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
-from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import quote
 
+from runfold.http_client import HttpClient, pairs, quoted
 from runfold.ids import new_event_id
 from runfold.run import Position
 from runfold.session import EventsWanted, Session, SessionVerbs
 from runfold.session_documents import session_of, session_of_lines, sessions_of
 from runfold.sessions import Sessions, checked_state
-from runfold_schemas import errors
 from runfold_schemas.codec import encode, new_event
 from runfold_schemas.data import Data
-from runfold_schemas.errors import InvalidEventError, RunfoldError, UnavailableError
+from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.topics import check_id, check_session_id
 
-try:
-    import httpx
-except ImportError as error:
-    raise ImportError("HttpSessions needs httpx: pip install runfold[adk]") from error
-
-_JSON: Final = {"Content-Type": "application/json"}
 _LINES: Final = {"Accept": "application/x-ndjson"}
 _ANY_RUN: Final = "-"
 """The server knows the session's run; an event of ours is only checked with this one."""
@@ -51,10 +42,8 @@ class HttpSessions:
     def __init__(
         self, url: str, *, timeout_seconds: float = 30.0, headers: Mapping[str, str] | None = None
     ) -> None:
-        self.url = url.rstrip("/")
-        self._timeout_seconds = timeout_seconds
-        self._headers = dict(headers or {})
-        self._client: httpx.AsyncClient | None = None
+        self._client = HttpClient(url, timeout_seconds=timeout_seconds, headers=headers)
+        self.url = self._client.url
 
     async def __aenter__(self) -> Self:
         return self
@@ -64,9 +53,7 @@ class HttpSessions:
 
     async def close(self) -> None:
         """Closes the connections; a later call makes new ones."""
-        if self._client is not None:
-            client, self._client = self._client, None
-            await client.aclose()
+        await self._client.close()
 
     async def create(
         self,
@@ -91,29 +78,27 @@ class HttpSessions:
             "labels": dict(labels or {}),
             **_said(display_name, ttl),
         }
-        return session_of(await self._call("POST", "sessions", content=_dumped(asked), headers=_JSON))
+        return session_of(await self._client.call("POST", "sessions", json=_dumped(asked)))
 
     async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session:
         """As `Sessions.view`. An event's bytes are those of the log, but for line breaks between its tokens."""
         parameters = {"include": "events", **_parameters(wanted)} if wanted is not None else {}
-        body = await self._call("GET", _path(session_id), params=parameters, headers=_LINES)
+        body = await self._client.call("GET", _path(session_id), params=parameters, headers=_LINES)
         return session_of_lines(body)
 
     async def app_state(self, app: str) -> dict[str, Any]:
         """As `Sessions.app_state`."""
-        return _state(await self._call("GET", f"apps/{_quoted(check_id(app, name='app'))}/state"))
+        return _state(await self._client.call("GET", f"apps/{quoted(check_id(app, name='app'))}/state"))
 
     async def user_state(self, app: str, user: str) -> dict[str, Any]:
         """As `Sessions.user_state`."""
-        path = f"apps/{_quoted(check_id(app, name='app'))}/users/{_quoted(user)}/state"
-        return _state(await self._call("GET", path))
+        path = f"apps/{quoted(check_id(app, name='app'))}/users/{quoted(user)}/state"
+        return _state(await self._client.call("GET", path))
 
     async def append(self, session_id: str, data: Data | AnyEvent, **envelope: Any) -> Position:
         """As `Sessions.append`."""
         content = _event_json(data, **envelope)
-        said = json.loads(
-            await self._call("POST", f"{_path(session_id)}/events", content=content, headers=_JSON)
-        )
+        said = json.loads(await self._client.call("POST", f"{_path(session_id)}/events", json=content))
         return _position(said, said)
 
     async def append_batch(self, session_id: str, batch: Iterable[Data | AnyEvent]) -> list[Position]:
@@ -122,9 +107,7 @@ class HttpSessions:
         if content == b"[]":
             await self.view(session_id)
             return []
-        said = json.loads(
-            await self._call("POST", f"{_path(session_id)}/events", content=content, headers=_JSON)
-        )
+        said = json.loads(await self._client.call("POST", f"{_path(session_id)}/events", json=content))
         return [_position(said, one) for one in said["positions"]]
 
     async def update(
@@ -137,30 +120,15 @@ class HttpSessions:
     ) -> Session:
         """As `Sessions.update`."""
         asked = {**({"labels": dict(labels)} if labels else {}), **_said(display_name, ttl)}
-        return session_of(await self._call("PATCH", _path(session_id), content=_dumped(asked), headers=_JSON))
+        return session_of(await self._client.call("PATCH", _path(session_id), json=_dumped(asked)))
 
     async def end(self, session_id: str) -> Session:
         """As `Sessions.end`."""
-        return session_of(await self._call("POST", f"{_path(session_id)}/end"))
+        return session_of(await self._client.call("POST", f"{_path(session_id)}/end"))
 
     async def delete(self, session_id: str) -> None:
         """As `Sessions.delete`."""
-        await self._call("DELETE", _path(session_id))
-
-    async def _call(self, method: str, path: str, **options: Any) -> bytes:
-        try:
-            response = await self._opened().request(method, f"{self.url}/v1/{path}", **options)
-        except httpx.HTTPError as error:
-            reason = f"{self.url}: {error or type(error).__name__}"
-            raise UnavailableError("Runfold", reason=reason) from error
-        if response.is_success:
-            return response.content
-        raise error_of(response)
-
-    def _opened(self) -> httpx.AsyncClient:
-        if self._client is None:
-            self._client = httpx.AsyncClient(timeout=self._timeout_seconds, headers=self._headers)
-        return self._client
+        await self._client.call("DELETE", _path(session_id))
 
     async def list(
         self,
@@ -176,64 +144,8 @@ class HttpSessions:
         """
         asked = {"app": app, "user": user, "cursor": cursor, "limit": limit}
         parameters = {name: value for name, value in asked.items() if value is not None}
-        for key in labels or {}:
-            if ":" in key:
-                raise InvalidEventError(f"label {key!r} has a colon", field="label")
-        pairs = [f"{key}:{value}" for key, value in (labels or {}).items()]
-        return sessions_of(await self._call("GET", "sessions", params={**parameters, "label": pairs}))
-
-
-def error_of(response: httpx.Response) -> RunfoldError:
-    """The error that a problem document tells of, with its facts."""
-    try:
-        problem = response.json()
-        name = problem["type"].removeprefix("urn:runfold:problem:")
-        detail = str(problem["detail"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        problem, name, detail = {}, "", response.text[:200]
-    try:
-        if kind := _KINDS.get(name):
-            return _made(kind, detail, problem)
-    except (TypeError, ValueError):
-        pass  # a server of another version has other facts
-    return _by_status(response.status_code, detail, problem)
-
-
-def _by_status(status: int, detail: str, problem: Mapping[str, Any]) -> RunfoldError:
-    told = f"HTTP {status}: {detail}"
-    if status in (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT):
-        return UnavailableError("Runfold", reason=told)
-    if status in (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE):
-        return InvalidEventError(detail, field=problem.get("field", ""))
-    return RunfoldError(f"Runfold answered with {told}")
-
-
-_Kind = Callable[..., RunfoldError]
-
-_KINDS: Final[Mapping[str, _Kind]] = {
-    **{
-        name.removesuffix("Error"): kind
-        for name, kind in vars(errors).items()
-        if isinstance(kind, type) and issubclass(kind, RunfoldError) and kind is not RunfoldError
-    },
-    "InvalidItem": InvalidEventError,
-}
-"""By the last word of a problem's type."""
-
-_EMPTY: Final[Mapping[_Kind, Mapping[str, Any]]] = {
-    errors.InvalidIdError: {"value": ""},
-    errors.RunConflictError: {"session_id": None},
-}
-"""Facts that a problem leaves out where they are empty, and that an error is not made without."""
-
-
-def _made(kind: _Kind, detail: str, problem: Mapping[str, Any]) -> RunfoldError:
-    """The error of the problem's facts, which have the names of what the error is made of."""
-    if "__init__" not in vars(kind):
-        return kind(detail)
-    message = detail.removeprefix(f"[{problem.get('index')}]: ")
-    facts = {**_EMPTY.get(kind, {}), **problem, "message": message}
-    return kind(**{name: facts[name] for name in signature(kind).parameters if name in facts})
+        labeled = {**parameters, "label": pairs(labels or {}, field="label")}
+        return sessions_of(await self._client.call("GET", "sessions", params=labeled))
 
 
 def _event_json(data: Data | AnyEvent, **envelope: Any) -> bytes:
@@ -286,13 +198,7 @@ def _state(body: bytes) -> dict[str, Any]:
 
 
 def _path(session_id: str) -> str:
-    return f"sessions/{_quoted(check_session_id(session_id))}"
-
-
-def _quoted(text: str) -> str:
-    """As one part of a path. The parts `.` and `..` would mean another path."""
-    quoted = quote(text, safe="")
-    return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
+    return f"sessions/{quoted(check_session_id(session_id))}"
 
 
 def _dumped(value: Any) -> bytes:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from runfold.ids import new_event_id, uuid7
 from runfold.log.shared import send_shared
@@ -367,6 +367,15 @@ def with_expiry(memory: Memory, ttl_seconds: float | None, now: datetime) -> Mem
     return memory.model_copy(update={"expires_at": now + timedelta(seconds=ttl_seconds)})
 
 
+def check_fields(kind: type[BaseModel], changes: Mapping[str, Any]) -> None:
+    """Raises `InvalidEventError` for a field that there is none of."""
+    for name in changes:
+        if name not in kind.model_fields:
+            raise InvalidEventError(
+                f"there is no field {name!r}; known are {', '.join(kind.model_fields)}", field=name
+            )
+
+
 def _has_lost(outcome: Refused | MemoryRecord | None, change: MemoryChange) -> bool:
     """Whether another change came first, so that this one is to be made again."""
     if not isinstance(outcome, Refused):
@@ -413,11 +422,7 @@ def _event(
 def _changed(before: Any, changes: Mapping[str, Any]) -> Any:
     """`before` with these fields set, validated. Raises `InvalidEventError`, also for a field that there is none of."""
     kind = type(before)
-    for name in changes:
-        if name not in kind.model_fields:
-            raise InvalidEventError(
-                f"there is no field {name!r}; known are {', '.join(kind.model_fields)}", field=name
-            )
+    check_fields(kind, changes)
     try:
         return kind.model_validate({**dict(before), **changes})
     except ValidationError as error:

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
 from runfold_schemas.errors import InvalidEventError
-from runfold_schemas.memories import ExtractedMemory
+from runfold_schemas.memories import BankConfig, ExtractedMemory, Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,87 @@ class Similarity(Protocol):
         matches: Callable[[MemoryRecord], bool] | None,
     ) -> list[Near]:
         """The memories of exactly this scope that are nearest in meaning, the nearest first."""
+
+
+class MemoryVerbs(Protocol):
+    """What can be done with memories, over whichever way they are reached. `Memories` says what each verb means."""
+
+    async def create_bank(
+        self, bank_id: str | None = None, config: BankConfig | None = None
+    ) -> BankRecord: ...
+
+    async def bank(self, bank_id: str) -> BankRecord: ...
+
+    async def banks(
+        self, *, limit: int = 50, cursor: str | None = None
+    ) -> tuple[Sequence[BankRecord], str | None]: ...
+
+    async def update_bank(self, bank_id: str, changes: Mapping[str, Any]) -> BankRecord: ...
+
+    async def delete_bank(self, bank_id: str, *, force: bool = False) -> None: ...
+
+    async def create(
+        self,
+        bank_id: str,
+        memory: Memory,
+        *,
+        memory_id: str | None = None,
+        revision: RevisionOptions | None = None,
+    ) -> MemoryRecord: ...
+
+    async def get(self, bank_id: str, memory_id: str) -> MemoryRecord: ...
+
+    async def list(
+        self,
+        bank_id: str,
+        wanted: MemoriesWanted | None = None,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[Sequence[MemoryRecord], str | None]: ...
+
+    async def update(
+        self,
+        bank_id: str,
+        memory_id: str,
+        changes: Mapping[str, Any],
+        *,
+        revision: RevisionOptions | None = None,
+    ) -> MemoryRecord: ...
+
+    async def delete(
+        self, bank_id: str, memory_id: str, *, revision: RevisionOptions | None = None
+    ) -> None: ...
+
+    async def rollback(
+        self,
+        bank_id: str,
+        memory_id: str,
+        revision_id: str,
+        *,
+        revision: RevisionOptions | None = None,
+    ) -> MemoryRecord: ...
+
+    async def purge(
+        self, bank_id: str, wanted: MemoriesWanted | None = None, *, force: bool = True
+    ) -> int: ...
+
+    async def nearest(
+        self, bank_id: str, scope: Mapping[str, str], query: str, *, limit: int = 3
+    ) -> Sequence[Near]:
+        """Without a filter in Python, which only some ways can be given."""
+
+    async def revisions(
+        self,
+        bank_id: str,
+        memory_id: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[Sequence[Revision], str | None]: ...
+
+    async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision: ...
 
 
 def offset_of(cursor: str | None) -> int | None:

@@ -10,6 +10,7 @@ from runfold.session_documents import TtlSeconds
 from runfold_projections.memory import BankRecord, MemoryRecord, Revision
 from runfold_schemas.data import DisplayName, Labels
 from runfold_schemas.memories import (
+    NO_RUN,
     BankConfig,
     ExtractedMemory,
     Fact,
@@ -187,6 +188,10 @@ class NearMemory(BaseModel):
     def of(cls, near: Near) -> Self:
         return cls(memory=MemoryDocument.of(near.record), distance=near.distance)
 
+    def near(self) -> Near:
+        """What the document is of, where there was a query."""
+        return Near(self.memory.record(), self.distance if self.distance is not None else 0.0)
+
 
 class Retrieved(BaseModel):
     retrieved: list[NearMemory]
@@ -222,8 +227,15 @@ class RevisionDocument(BaseModel):
             fact=revision.fact,
             memory=revision.memory,
             extracted=revision.extracted,
-            run_id=revision.run_id if revision.run_id != "-" else None,
+            run_id=revision.run_id if revision.run_id != NO_RUN else None,
         )
+
+    def revision(self) -> Revision:
+        """The revision that the document is of, but for its offset, which a document does not say."""
+        said = {
+            name: getattr(self, name) for name in Revision.model_fields if name not in ("offset", "run_id")
+        }
+        return Revision(offset=-1, run_id=self.run_id or NO_RUN, **said)
 
 
 class RevisionPage(BaseModel):
@@ -242,6 +254,10 @@ class BankDocument(BaseModel):
     @classmethod
     def of(cls, bank: BankRecord) -> Self:
         return cls(**bank.model_dump(exclude={"created_by", "config"}), config=bank.config)
+
+    def record(self) -> BankRecord:
+        """The bank that the document is of, but for the event that made it, which a document does not say."""
+        return BankRecord(created_by="", **dict(self))
 
 
 class BankPage(BaseModel):

@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from runfold.ids import new_event_id
 from runfold.session import EventsWanted, Logged, SessionVerbs
-from runfold.session_connection import SessionConnection
+from runfold.session_connection import session_connection
 from runfold_schemas.codec import new_event
 from runfold_schemas.errors import (
     InvalidEventError,
@@ -58,10 +58,10 @@ class RunfoldSession:
         self.session_settings = session_settings
         self._app = app
         self._user = user
-        self._connection = SessionConnection(url, settings)
+        self._connection = session_connection(url, settings)
 
     async def __aenter__(self) -> Self:
-        await self._connection.sessions()
+        await self._connection.verbs()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -78,7 +78,7 @@ class RunfoldSession:
             return []
         if most is not None and most < 0:
             most = None  # as the SDK's own sessions take it
-        standing = await _standing(await self._connection.sessions(), self.session_id, most)
+        standing = await _standing(await self._connection.verbs(), self.session_id, most)
         return [one.item for one in standing.items]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
@@ -88,7 +88,7 @@ class RunfoldSession:
         if not items:
             return
         said = [_event(item, index) for index, item in enumerate(items)]
-        sessions = await self._connection.sessions()
+        sessions = await self._connection.verbs()
         while True:
             try:
                 await sessions.append_batch(self.session_id, said)
@@ -99,7 +99,7 @@ class RunfoldSession:
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Takes the last item out; None if there is none. Of several who pop at once each gets another item."""
-        sessions = await self._connection.sessions()
+        sessions = await self._connection.verbs()
         while True:
             standing = await _standing(sessions, self.session_id, 1)
             if not standing.items:
@@ -113,7 +113,7 @@ class RunfoldSession:
 
     async def clear_session(self) -> None:
         """Deletes the session with all that was said in it; the next item begins it anew."""
-        sessions = await self._connection.sessions()
+        sessions = await self._connection.verbs()
         try:
             await sessions.delete(self.session_id)
         except SessionNotFoundError:

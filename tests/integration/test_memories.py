@@ -3,18 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from uuid import uuid4
 
 import pytest
-from tests.memory_verbs import check_memories_rebuild, opened_memories
+from tests.memory_verbs import check_memories_rebuild, memories_by, opened_memories
 from tests.querying import Projected, projected
 from tests.session_verbs import patiently
 
-from runfold import PlannerNote, Runfold
+from runfold import PlannerNote
 from runfold.ids import new_event_id
 from runfold.log.shared import send_shared
-from runfold.memories import Memories
-from runfold.memory import MemoriesWanted, RevisionOptions
+from runfold.memory import MemoriesWanted, MemoryVerbs, RevisionOptions
 from runfold.settings import Settings
 from runfold.verify_memories import verify_memories
 from runfold_projections.state import Forward
@@ -39,7 +39,10 @@ from runfold_schemas.memories import (
     memory_key,
 )
 
-WAYS = ("log", "stored")
+WAYS = ("log", "stored", "http")
+LOCAL = ("log", "stored")
+"""Which can be given a function to filter by."""
+
 SCOPE = {"user": "ann"}
 
 
@@ -55,17 +58,13 @@ async def worker(settings: Settings) -> AsyncIterator[Projected]:
 
 
 @pytest.fixture(scope="module", params=WAYS)
-async def memories(request, settings: Settings, worker: Projected) -> AsyncIterator[Memories]:
-    if request.param == "log":
-        async with Runfold.of(settings.log()) as runfold:
-            yield runfold.memories
-    else:
-        async with opened_memories(settings) as stored:
-            yield stored
+async def memories(request, settings: Settings, worker: Projected) -> AsyncIterator[MemoryVerbs]:
+    async with memories_by(request.param, settings) as memories:
+        yield memories
 
 
 @pytest.fixture
-async def bank(memories: Memories) -> str:
+async def bank(memories: MemoryVerbs) -> str:
     return (await memories.create_bank()).bank_id
 
 
@@ -73,10 +72,21 @@ def memory(fact: str = "likes tea", **fields) -> Memory:
     return Memory(**{"fact": fact, "scope": SCOPE, **fields})
 
 
-async def history(memories: Memories, bank: str, memory_id: str) -> list[tuple[str, str]]:
+async def history(memories: MemoryVerbs, bank: str, memory_id: str) -> list[tuple[str, str]]:
     found, following = await memories.revisions(bank, memory_id)
     assert following is None
     return [(one.action, one.fact) for one in found]
+
+
+async def names_of(memories: MemoryVerbs, bank: str, limit: int = 10, **wanted) -> list[str]:
+    """The ids of all pages, in their order."""
+    names, cursor = [], None
+    while True:
+        page, cursor = await memories.list(bank, MemoriesWanted(**wanted), limit=limit, cursor=cursor)
+        assert len(page) <= limit
+        names += [one.memory_id for one in page]
+        if cursor is None:
+            return names
 
 
 async def test_what_is_created_is_read(memories, bank):
@@ -247,20 +257,21 @@ async def test_lists_go_by_scope_time_and_page(memories, bank):
         await memories.create(bank, memory(), memory_id=name)
     await memories.create(bank, memory(scope={**SCOPE, "app": "x"}), memory_id="other")
     await memories.update(bank, "a", {"fact": "later"})
-
-    async def listed(limit: int = 10, **wanted) -> list[str]:
-        names, cursor = [], None
-        while True:
-            page, cursor = await memories.list(bank, MemoriesWanted(**wanted), limit=limit, cursor=cursor)
-            assert len(page) <= limit
-            names += [one.memory_id for one in page]
-            if cursor is None:
-                return names
+    listed = partial(names_of, memories, bank)
 
     assert await listed() == await listed(limit=1) == ["other", "c", "b", "a"]
     assert await listed(scope=SCOPE, ascending=True, limit=2) == ["a", "b", "c"]
     assert await listed(order="updated_at", limit=3) == ["a", "other", "c", "b"]
-    assert await listed(matches=lambda one: one.memory_id > "b", limit=1) == ["other", "c"]
+
+
+@pytest.mark.parametrize("memories", LOCAL, indirect=True)
+async def test_lists_can_be_filtered_by_a_function(memories, bank):
+    for name in "abcd":
+        await memories.create(bank, memory(), memory_id=name)
+
+    found = await names_of(memories, bank, matches=lambda one: one.memory_id > "b", limit=1)
+
+    assert found == ["d", "c"]
 
 
 async def test_purging_deletes_what_is_wanted_and_counts_without_force(memories, bank):
@@ -346,8 +357,9 @@ async def test_a_late_copy_of_a_change_changes_nothing(memories, bank, worker, s
     assert (await memories.get(bank, "m")).memory.fact == "likes tea"
 
 
-async def test_what_is_near_in_meaning_comes_first(settings, worker):
-    async with opened_memories(settings) as memories:
+@pytest.mark.parametrize("way", ["stored", "http"])
+async def test_what_is_near_in_meaning_comes_first(settings, worker, way):
+    async with memories_by(way, settings) as memories:
         bank = (await memories.create_bank()).bank_id
         for fact in ("prefers window seats", "has a dog", "is allergic to nuts"):
             await memories.create(bank, memory(fact))
@@ -358,10 +370,19 @@ async def test_what_is_near_in_meaning_comes_first(settings, worker):
         assert found[0].record.memory.fact == "prefers window seats"
         assert len(found) == 2
         assert found[0].distance < found[1].distance
-        dogs = await memories.nearest(bank, SCOPE, "plane", matches=lambda one: "dog" in one.memory.fact)
-        assert [one.record.memory.fact for one in dogs] == ["has a dog"]
         await memories.purge(bank)
         assert await memories.nearest(bank, SCOPE, "plane") == []
+
+
+async def test_what_is_near_can_be_filtered_by_a_function_and_is_not_asked_of_the_log(settings, worker):
+    async with opened_memories(settings) as memories:
+        bank = (await memories.create_bank()).bank_id
+        for fact in ("prefers window seats", "has a dog"):
+            await memories.create(bank, memory(fact))
+
+        dogs = await memories.nearest(bank, SCOPE, "plane", matches=lambda one: "dog" in one.memory.fact)
+
+        assert [one.record.memory.fact for one in dogs] == ["has a dog"]
         with pytest.raises(ConfigurationError):
             await worker.runfold.memories.nearest(bank, SCOPE, "plane")
 

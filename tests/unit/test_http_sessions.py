@@ -3,7 +3,8 @@
 import httpx
 import pytest
 
-from runfold.http_sessions import HttpSessions, error_of
+from runfold.http_client import error_of
+from runfold.http_sessions import HttpSessions
 from runfold.local import free_port
 from runfold.web import problem_of
 from runfold_schemas.errors import (

@@ -29,7 +29,7 @@ from pydantic_core import to_json
 
 from runfold.adk.events import events_of, framework_event, json_form, state_delta
 from runfold.session import EventsWanted, Session, SessionVerbs
-from runfold.session_connection import SessionConnection
+from runfold.session_connection import session_connection
 from runfold_projections.state import without_temporary
 from runfold_schemas.codec import decode, new_event
 from runfold_schemas.data import TEMP_PREFIX, USER_PREFIX
@@ -72,12 +72,12 @@ class RunfoldSessionService(BaseSessionService):
 
     def __init__(self, url: str | None = None, **settings: Any) -> None:
         """`settings` are those of `runfold.settings.Settings`, for use without the HTTP API."""
-        self._connection = SessionConnection(url, settings)
+        self._connection = session_connection(url, settings)
         # Appends of one process to one session go one after the other, so that none of them makes another one stale.
         self._appending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def __aenter__(self) -> Self:
-        await self._connection.sessions()
+        await self._connection.verbs()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -97,7 +97,7 @@ class RunfoldSessionService(BaseSessionService):
     ) -> AdkSession:
         """Raises `AlreadyExistsError`, and `InputValidationError` naming the key of a value that JSON cannot carry."""
         own_id = (session_id or "").strip() or str(uuid.uuid4())
-        sessions = await self._connection.sessions()
+        sessions = await self._connection.verbs()
         try:
             with _told_to_adk():
                 stored = json_form(without_temporary(state or {}), field="state")
@@ -112,7 +112,7 @@ class RunfoldSessionService(BaseSessionService):
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> AdkSession | None:
         """None if there is no such session. With both limits, the newest of those that are late enough."""
-        sessions = await self._connection.sessions()
+        sessions = await self._connection.verbs()
         after = config.after_timestamp if config else None
         newest = config.num_recent_events if config else None
         wanted = EventsWanted(
@@ -134,7 +134,7 @@ class RunfoldSessionService(BaseSessionService):
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """All of them with their state, without events, the one that was updated last at the end."""
-        sessions = await self._connection.sessions()
+        sessions = await self._connection.verbs()
         found, cursor = await sessions.list(app=app_name, user=user_id, limit=_PAGE)
         while cursor is not None:
             more, cursor = await sessions.list(app=app_name, user=user_id, limit=_PAGE, cursor=cursor)
@@ -144,14 +144,14 @@ class RunfoldSessionService(BaseSessionService):
         return ListSessionsResponse(sessions=listed)
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        sessions = await self._connection.sessions()
+        sessions = await self._connection.verbs()
         try:
             await sessions.delete(joined(app_name, user_id, session_id.strip()))
         except SessionNotFoundError:
             return
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        sessions = await self._connection.sessions()
+        sessions = await self._connection.verbs()
         state = await sessions.user_state(app_name, user_id)
         return {key.removeprefix(USER_PREFIX): value for key, value in state.items()}
 
@@ -181,7 +181,7 @@ class RunfoldSessionService(BaseSessionService):
         self, session: AdkSession, session_id: str, event: Event, said: FrameworkEvent, delta: dict[str, Any]
     ) -> tuple["_Marker", "_Marker"]:
         """The session's marker before and after; the same if the session has the event already."""
-        sessions = await self._connection.sessions()
+        sessions = await self._connection.verbs()
         try:
             seen = _marker(session) or await _compared(sessions, session, session_id)
             logged = _logged(event, said, delta, seen)

@@ -1,0 +1,40 @@
+"""What generates memories, over whichever way it is reached."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from runfold.generation.options import Generated, GenerationOptions, Ingested, Source
+from runfold.generation.triggers import TriggerRule
+from runfold.memory import MemoryVerbs
+from runfold.run import Position
+
+
+class GenerationVerbs(Protocol):
+    """`Generator` and `IngestStreams` say what the verbs mean."""
+
+    async def generate(
+        self,
+        bank_id: str,
+        scope: Mapping[str, str] | None,
+        source: Source,
+        options: GenerationOptions | None = None,
+    ) -> Sequence[Generated]: ...
+
+    async def ingest(
+        self,
+        bank_id: str,
+        scope: Mapping[str, str],
+        stream_id: str,
+        contents: Sequence[Ingested],
+        *,
+        rule: TriggerRule | None = None,
+        options: GenerationOptions | None = None,
+        force_flush: bool = False,
+    ) -> Position | None: ...
+
+
+class Remembering(NamedTuple):
+    """Memories, and what generates them."""
+
+    memories: MemoryVerbs
+    generation: GenerationVerbs
