@@ -20,6 +20,7 @@ from runfold.generation.model import Found
 from runfold.generation.options import GenerationOptions, Ingested
 from runfold.generation.streams import IngestStreams, stream_run_id
 from runfold.generation.tending import Tending
+from runfold.generation.trigger_log import TriggerLog
 from runfold.generation.triggers import TriggerRule
 from runfold.memories import Memories
 from runfold.query.reading import Reading
@@ -211,6 +212,22 @@ async def test_what_a_process_has_left_another_one_takes_up(world):
     assert await world.facts() == world.heard("one")
 
 
+async def test_what_was_due_at_once_and_has_no_trigger_is_taken_up(world, monkeypatch):
+    async def die(_: TriggerLog) -> None:
+        raise asyncio.CancelledError
+
+    async with world.process() as streams:
+        monkeypatch.setattr(TriggerLog, "flush", die)
+        with pytest.raises(asyncio.CancelledError):
+            await streams.ingest(BANK, world.scope, "s", said("one"))
+    assert await world.log() == []
+
+    async with world.process(take_up_seconds=0):
+        await until(lambda: world.answered(1), what="the generation")
+
+    assert await world.facts() == world.heard("one")
+
+
 async def test_a_trigger_that_is_left_unanswered_is_answered_later(world):
     world.model.failure = UnavailableError("The model", reason="away")
     async with world.process() as streams:
@@ -228,7 +245,7 @@ async def test_a_trigger_that_is_left_unanswered_is_answered_later(world):
 
 async def test_what_the_model_has_no_answer_to_is_told_and_not_asked_again(world):
     world.model.failure = GenerationFailedError("it refuses")
-    async with world.process(take_up_seconds=0) as streams:
+    async with world.process() as streams:
         with pytest.raises(GenerationFailedError):
             await streams.ingest(BANK, world.scope, "s", said("one"))
         world.model.failure = None

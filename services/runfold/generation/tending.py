@@ -15,7 +15,7 @@ from runfold.client import Runfold
 from runfold.generation.answering import is_log
 from runfold.generation.generator import Generator
 from runfold.generation.trigger_log import TriggerLog
-from runfold.generation.triggers import due, due_at
+from runfold.generation.triggers import Reason, due, due_at
 from runfold.log.ends import LogEnds
 from runfold_schemas.catalog import Life
 from runfold_schemas.errors import NoModelError, RejectedError, RunEndedError, RunfoldError
@@ -124,7 +124,13 @@ class Tending:
     def _is_due(self, log: TriggerLog) -> bool:
         if time.monotonic() < self._not_before.get(log.run.run_id, 0.0):
             return False
-        return self._is_for_us(log) or self._is_over(log) or due(log.state, _now()) is not None
+        return self._is_for_us(log) or self._is_over(log) or self._reason(log) is not None
+
+    def _reason(self, log: TriggerLog) -> Reason | None:
+        """Why memories are to be generated now. What is due at once is the matter of who has ingested it, for some time."""
+        reason = due(log.state, _now())
+        is_left = _now() >= log.state.content_at + self._take_up_seconds * 1000
+        return reason if reason != "flush" or is_left else None
 
     def _is_for_us(self, log: TriggerLog) -> bool:
         """Whether a trigger is unanswered that nobody else is at work on."""
@@ -147,7 +153,7 @@ class Tending:
         try:
             async with self._slots, log.answering:
                 await log.catch_up()
-                if reason := due(log.state, _now()):
+                if reason := self._reason(log):
                     await log.trigger(reason)
                     await log.catch_up()
                 if self._is_for_us(log):
