@@ -57,6 +57,8 @@ MEMORY_CONFIG: dict[str, Any] = {
     ],
 }
 
+RULE = {"generationTriggerConfig": {"generationRule": {"overlapEventCount": 1000}}}
+
 VERTEX = {
     **MEMORY_CONFIG,
     "generation_config": {"model": "projects/p/locations/l/publishers/google/models/m"},
@@ -314,6 +316,7 @@ async def test_lists_are_filtered(url: str):
         {"contextSpec": {"memoryBankConfig": {"ttlConfig": {"defaultTtl": "soon"}}}},
         {"contextSpec": {"memoryBankConfig": {"customizationConfigs": [{"memoryTopics": [{}]}]}}},
         {"contextSpec": {"memoryBankConfig": 1}},
+        {"contextSpec": {"memoryBankConfig": {"generationConfig": RULE}}},
         {"context_spec": 1},
     ],
 )

@@ -228,6 +228,22 @@ async def test_what_is_ingested_without_a_rule_is_remembered_at_once(
     assert [one.memory.fact for one in await google.retrieve(scope)] == ["Prefers window seats"]
 
 
+async def test_an_engine_says_when_its_streams_are_remembered(with_model: str, scope: dict[str, str]):
+    rule = {"generationTriggerConfig": {"generation_rule": {"event_count": 2}}}
+    config = {"memoryBankConfig": {"generationConfig": rule}}
+    google = rememberer(with_model, await new_engine(with_model, contextSpec=config))
+    contents = {"events": [HELLO]}
+    at_once = {"generation_rule": {}}
+
+    await ingest(google, scope=scope, direct_contents_source=contents)
+    by_engine = await google.retrieve(scope)
+    other = {**scope, "app": "x"}
+    await ingest(google, scope=other, direct_contents_source=contents, generation_trigger_config=at_once)
+    by_request = await google.retrieve(other)
+
+    assert (len(by_engine), len(by_request)) == (0, 1)
+
+
 async def ingest(google: Rememberer, **asked: Any) -> Any:
     of = google.memories if hasattr(google.memories, "ingest_events") else google.client.memory_banks
     operation = await called(of.ingest_events, name=google.engine, **asked)

@@ -37,6 +37,7 @@ class IngestStreams:
         contents: Sequence[Ingested],
         *,
         rule: TriggerRule | None = None,
+        default_rule: TriggerRule | None = None,
         options: GenerationOptions | None = None,
         force_flush: bool = False,
     ) -> Position | None:
@@ -44,7 +45,7 @@ class IngestStreams:
 
         Returns when they are durable; where memories are generated at once (by `force_flush`, or by a rule without conditions,
         which is the default), when those can be read. If that fails, the contents stay in the stream and it is tried again
-        later. Rule and options count until others are given.
+        later. Rule and options count until others are given; `default_rule` is that of a new stream that is given none.
 
         Raises `NoModelError`, `BankNotFoundError`, `InvalidEventError`, `EventTooLargeError`, `UnavailableError`, and at once
         what a generation does.
@@ -53,7 +54,7 @@ class IngestStreams:
         _ = generator.model
         await generator.memories.bank(bank_id)
         log = await self._log(bank_id, scope, stream_id)
-        settings = _settings(scope, rule, options, known=log.state.settings)
+        settings = _settings(scope, rule, options, default_rule=default_rule, known=log.state.settings)
         events = list(_events(log, settings, contents))
         positions = await log.run.publish_batch(events)
         await log.catch_up()
@@ -83,9 +84,10 @@ def _settings(
     rule: TriggerRule | None,
     options: GenerationOptions | None,
     *,
+    default_rule: TriggerRule | None,
     known: StreamSettings | None,
 ) -> StreamSettings:
-    rule = rule or (known.rule if known else TriggerRule())
+    rule = rule or (known.rule if known else default_rule or TriggerRule())
     options = options or (known.options if known else GenerationOptions())
     try:
         return StreamSettings(scope=dict(scope), rule=rule, options=options)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
+from runfold.generation.triggers import TriggerRule
+from runfold.vertex.generation_documents import GenerationTriggerConfig
 from runfold.vertex.memory_documents import Lasting, TopicMessage, topic_of, topics_of
 from runfold.vertex.messages import PACKAGE, SECONDS_MAX, Message
 from runfold_schemas.memories import BankConfig, Customization, Example, ExampleMemory, Said, TopicConfig
@@ -108,6 +110,10 @@ class CustomizationConfig(Message):
         )
 
 
+class GenerationConfig(Message):
+    generation_trigger_config: GenerationTriggerConfig | None = None
+
+
 class MemoryBankConfig(Message):
     """What of the configuration we understand."""
 
@@ -116,6 +122,7 @@ class MemoryBankConfig(Message):
     disable_memory_revisions: bool | None = None
     ttl_config: TtlConfig | None = None
     customization_configs: list[CustomizationConfig] | None = None
+    generation_config: GenerationConfig | None = None
 
     def ours(self) -> Ours:
         ttl = self.ttl_config or TtlConfig()
@@ -164,7 +171,14 @@ _OURS_BY_FIELD: Final[Mapping[str, tuple[str, ...]]] = {
 
 def ours_of(given: Mapping[str, Any]) -> Ours:
     """What a configuration says in our words. Raises pydantic's `ValidationError`."""
+    default_rule(given)
     return MemoryBankConfig.model_validate(given).ours()
+
+
+def default_rule(given: Mapping[str, Any]) -> TriggerRule | None:
+    """When memories are generated of streams that nobody has given a rule, if a configuration says so."""
+    config = MemoryBankConfig.model_validate(given).generation_config
+    return config.generation_trigger_config.rule() if config and config.generation_trigger_config else None
 
 
 def wire_form(config: BankConfig, given: Mapping[str, Any]) -> dict[str, Any]:

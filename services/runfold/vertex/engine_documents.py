@@ -8,8 +8,9 @@ from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import AfterValidator, ConfigDict, model_validator
 
+from runfold.generation.triggers import TriggerRule
 from runfold.store.listing import microseconds
-from runfold.vertex.bank_config import ours_of, wire_form
+from runfold.vertex.bank_config import default_rule, ours_of, wire_form
 from runfold.vertex.filters import Kind, Path
 from runfold.vertex.messages import PACKAGE, Fields, Message, Timestamp, camel, camel_name
 from runfold.vertex.names import ENGINES, Name
@@ -149,6 +150,11 @@ class DeleteEngine(Message):
     """With `force`, whatever is in it."""
 
     force: bool = False
+
+
+def ingestion_rule(bank: BankRecord) -> TriggerRule | None:
+    """When memories are generated of the engine's streams, if it says so."""
+    return default_rule((_context(bank.config) or {}).get(_MEMORY, {}))
 
 
 def field_of(bank: BankRecord, path: Path) -> Any:

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from runfold.generation.options import Generated
 from runfold.generation.service import Generation
 from runfold.vertex.app import Part
+from runfold.vertex.engine_documents import ingestion_rule
 from runfold.vertex.engines import bank_id
 from runfold.vertex.errors import WireError
 from runfold.vertex.generation_documents import (
@@ -54,12 +55,14 @@ def generation_part(generation: Generation) -> Part:
 
     async def ingest_events(request: Request) -> Response:
         engine, asked, now = name_of(request), await read(request, IngestEvents), datetime.now(UTC)
+        bank = await generation.generator().memories.bank(bank_id(engine.engine_id))
         await generation.streams.ingest(
-            bank_id(engine.engine_id),
+            bank.bank_id,
             asked.scope,
             asked.stream_id,
             [event.ours() for event in asked.direct_contents_source.events or []],
             rule=asked.rule(),
+            default_rule=ingestion_rule(bank),
             options=asked.options(now),
             force_flush=asked.force_flush,
         )

@@ -190,6 +190,10 @@ class GenerationRule(Message):
 class GenerationTriggerConfig(Message):
     generation_rule: GenerationRule | None = None
 
+    def rule(self) -> TriggerRule | None:
+        """Raises pydantic's `ValidationError`."""
+        return self.generation_rule.ours() if self.generation_rule else None
+
 
 class IngestedEvent(Message):
     content: Fields
@@ -215,8 +219,7 @@ class IngestEvents(GenerationWishes):
 
     def rule(self) -> TriggerRule | None:
         """None: as it was. Raises pydantic's `ValidationError`."""
-        config = self.generation_trigger_config
-        return config.generation_rule.ours() if config and config.generation_rule else None
+        return self.generation_trigger_config.rule() if self.generation_trigger_config else None
 
     def options(self, now: datetime) -> GenerationOptions | None:
         """None: as they were. Raises pydantic's `ValidationError`, and `InvalidEventError`."""
