@@ -59,8 +59,9 @@ async def test_a_revision_is_read_as_it_was_saved_under_its_own_memory_only(revi
     whole = revision(1, labels={"a": "b"}, rolled_back_to=event_id(0))
     await revisions.save([(KEY, whole)])
 
-    assert await revisions.get(KEY, whole.revision_id, now=NOW) == whole
-    assert await revisions.get(OTHER, whole.revision_id, now=NOW) is None
+    assert await revisions.get(KEY, 1, now=NOW) == whole
+    assert await revisions.get(OTHER, 1, now=NOW) is None
+    assert await revisions.get(KEY, 2, now=NOW) is None
     assert await revisions.all(now=NOW) == {(KEY, whole.revision_id): whole}
 
 
@@ -69,7 +70,7 @@ async def test_a_revision_is_inserted_once(revisions):
     await revisions.save([(KEY, revision(1, labels={"late": "owner"})), (KEY, revision(2))])
 
     assert await listed(revisions) == [2, 1]
-    assert (await revisions.get(KEY, event_id(1), now=NOW)).labels == {}
+    assert (await revisions.get(KEY, 1, now=NOW)).labels == {}
 
 
 async def test_revisions_are_filtered_by_labels(revisions):
@@ -90,7 +91,7 @@ async def test_what_has_expired_is_in_no_read(revisions):
     await revisions.save([(KEY, revision(1, expires_at=NOW)), (KEY, revision(2))])
 
     assert await listed(revisions) == [2]
-    assert await revisions.get(KEY, event_id(1), now=NOW) is None
+    assert await revisions.get(KEY, 1, now=NOW) is None
 
 
 async def test_the_revisions_of_a_deleted_memory_expire_with_it(revisions):
@@ -105,7 +106,7 @@ async def test_the_revisions_of_a_deleted_memory_expire_with_it(revisions):
     }
     assert kept == {1: UNTIL, 2: soon}
     assert await listed(revisions, now=UNTIL) == []
-    assert (await revisions.get(OTHER, event_id(3), now=UNTIL)).expires_at == FAR
+    assert (await revisions.get(OTHER, 3, now=UNTIL)).expires_at == FAR
 
 
 async def test_rolling_back_lets_them_live_as_long_as_before(revisions):
@@ -116,7 +117,7 @@ async def test_rolling_back_lets_them_live_as_long_as_before(revisions):
     await revisions.end([(KEY, Ending(DELETED, 3, undone=True))])
 
     assert await listed(revisions, now=UNTIL) == [3, 2, 1]
-    assert await revisions.get(KEY, event_id(1), now=NOW) == revision(1)
+    assert await revisions.get(KEY, 1, now=NOW) == revision(1)
 
 
 async def test_what_was_deleted_before_a_new_life_ends_all_the_same(revisions):

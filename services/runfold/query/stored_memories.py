@@ -66,7 +66,12 @@ class StoredMemories:
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None:
         key = memory_key(bank_id, memory_id)
         generation = await self._decided.of_keys(key)
-        return await generation.revisions.get(key, revision_id, now=datetime.now(UTC)) if generation else None
+        if generation is None:
+            return None
+        offset = (await generation.decided.first_offsets([(key, revision_id)])).get((key, revision_id))
+        return (
+            await generation.revisions.get(key, offset, now=datetime.now(UTC)) if offset is not None else None
+        )
 
     async def list(
         self, bank_id: str, wanted: MemoriesWanted, *, limit: int, cursor: str | None

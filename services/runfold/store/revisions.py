@@ -1,7 +1,7 @@
 """Revisions: what memories were. MongoDB removes them when they expire; until then reads hide them.
 
-A revision is inserted once and never changed. Only when it can be read until may change, when its memory is deleted or rolled
-back: the last change in the log says when, however late an owner of the partition is.
+A revision is named by its memory and its offset, inserted once and never changed. Only until when it can be read may change, when
+its memory is deleted or rolled back: the last change in the log says when, however late an owner of the partition is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,15 @@ from runfold_projections.memory import Ending, Revision
 from runfold_schemas.memories import RESTORABLE
 
 _INDEXES: Final = [
-    IndexModel([("memory", ASCENDING), ("offset", DESCENDING)]),
     IndexModel(
-        [("memory", ASCENDING), ("label_pairs", ASCENDING), ("offset", DESCENDING)],
+        [("label_pairs", ASCENDING), ("_id", DESCENDING)],
         partialFilterExpression={"label_pairs": {"$exists": True}},
     ),
     IndexModel([("expires", ASCENDING)], expireAfterSeconds=0),
 ]
 
 _BULK: Final = 2_000
+_OFFSET_MAX: Final = 2**63 - 1
 
 
 class RevisionStore:
@@ -67,17 +67,15 @@ class RevisionStore:
         limit: int,
     ) -> list[Revision]:
         """The revisions of a memory, the newest first, only those from before this offset if it is given."""
-        query: dict[str, Any] = {"memory": key, "expires_us": {"$gt": microseconds(now)}}
+        query: dict[str, Any] = {"_id": _of_memory(key, before), "expires_us": {"$gt": microseconds(now)}}
         if labels:
             query["label_pairs"] = {"$all": label_pairs(labels)}
-        if before is not None:
-            query["offset"] = {"$lt": before}
         with mongo_errors():
-            cursor = self._revisions.find(query).sort([("offset", DESCENDING)]).limit(limit)
+            cursor = self._revisions.find(query).sort([("_id", DESCENDING)]).limit(limit)
             return [_revision(found) async for found in cursor]
 
-    async def get(self, key: str, revision_id: str, *, now: datetime) -> Revision | None:
-        query = {"_id": _id(key, revision_id), "expires_us": {"$gt": microseconds(now)}}
+    async def get(self, key: str, offset: int, *, now: datetime) -> Revision | None:
+        query = {"_id": _id(key, offset), "expires_us": {"$gt": microseconds(now)}}
         with mongo_errors():
             found = await self._revisions.find_one(query)
         return _revision(found) if found else None
@@ -87,16 +85,14 @@ class RevisionStore:
         query = {"expires_us": {"$gt": microseconds(now)}}
         with mongo_errors():
             return {
-                (found["memory"], (revision := _revision(found)).revision_id): revision
+                (found["_id"]["memory"], (revision := _revision(found)).revision_id): revision
                 async for found in self._revisions.find(query)
             }
 
 
 def _document(key: str, revision: Revision) -> dict[str, Any]:
     document = {
-        "_id": _id(key, revision.revision_id),
-        "memory": key,
-        "offset": revision.offset,
+        "_id": _id(key, revision.offset),
         "expires": removal(revision.expires_at),
         "expires_us": microseconds(revision.expires_at),
         "record": revision.model_dump_json(),
@@ -109,7 +105,7 @@ def _document(key: str, revision: Revision) -> dict[str, Any]:
 def _ended(key: str, ending: Ending) -> UpdateMany:
     """The update that has the revisions up to a deletion expire with it, or undoes that; never over a later one."""
     deleted_us = microseconds(ending.deleted_at)
-    of_memory = {"memory": key, "ended_by": {"$not": {"$gte": ending.offset}}}
+    of_memory = {"_id": _of_memory(key, ending.offset + 1), "ended_by": {"$not": {"$gte": ending.offset}}}
     if ending.undone:
         return UpdateMany(
             {**of_memory, "deleted_us": deleted_us},
@@ -126,7 +122,7 @@ def _ended(key: str, ending: Ending) -> UpdateMany:
         )
     until = ending.deleted_at + RESTORABLE
     return UpdateMany(
-        {**of_memory, "offset": {"$lte": ending.offset}, "deleted_us": {"$exists": False}},
+        {**of_memory, "deleted_us": {"$exists": False}},
         [
             {
                 "$set": {
@@ -149,5 +145,10 @@ def _revision(found: dict[str, Any]) -> Revision:
     return revision.model_copy(update={"expires_at": moment(found["expires_us"])})
 
 
-def _id(key: str, revision_id: str) -> str:
-    return f"{revision_id}:{key}"
+def _id(key: str, offset: int) -> dict[str, Any]:
+    return {"memory": key, "offset": offset}
+
+
+def _of_memory(key: str, before: int | None) -> dict[str, Any]:
+    """The ids of a memory's revisions, of those before this offset if it is given."""
+    return {"$gte": _id(key, 0), "$lt": _id(key, _OFFSET_MAX if before is None else before)}
