@@ -142,6 +142,23 @@ def test_nothing_of_an_answer_is_taken_for_something_that_was_given():
     assert BankConfig.model_validate({**dict(before), **changes}) == before
 
 
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"name": 1, "create_time": 2, "createTime": 3, "model_config": 4, "self": 5, "json_form": 6},
+        {"contextSpec": 1},
+        {"contextSpec": {"memoryBankConfig": [1]}},
+        {"contextSpec": {"memoryBankConfig": {"ttlConfig": "x"}}},
+    ],
+)
+def test_a_bank_with_anything_beside_its_configuration_is_an_engine(foreign: dict[str, Any]):
+    message = EngineMessage.of(bank(BankConfig(foreign=foreign, memory_ttl_seconds=1)), ENGINE).json_form()
+
+    assert message["name"] == str(ENGINE)
+    assert message["createTime"] == message["updateTime"]
+    assert message["contextSpec"] == {"memoryBankConfig": {"ttlConfig": {"defaultTtl": "1s"}}}
+
+
 @pytest.mark.parametrize("mask", ["labels", "description,labels", "context_spec,labels,encryption_spec"])
 def test_what_a_mask_names_and_the_message_does_not_have_is_taken_away(mask: str):
     before = BankConfig(

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
+from pydantic import ValidationError
+
 from runfold.generation.triggers import TriggerRule
 from runfold.vertex.generation_documents import GenerationTriggerConfig
 from runfold.vertex.memory_documents import Lasting, TopicMessage, topic_of, topics_of
@@ -173,6 +175,14 @@ def ours_of(given: Mapping[str, Any]) -> Ours:
     """What a configuration says in our words. Raises pydantic's `ValidationError`."""
     default_rule(given)
     return MemoryBankConfig.model_validate(given).ours()
+
+
+def is_understood(given: Mapping[str, Any]) -> bool:
+    try:
+        ours_of(given)
+    except ValidationError:
+        return False
+    return True
 
 
 def default_rule(given: Mapping[str, Any]) -> TriggerRule | None:

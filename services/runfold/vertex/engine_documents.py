@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, model_validator
 
 from runfold.generation.triggers import TriggerRule
 from runfold.store.listing import microseconds
-from runfold.vertex.bank_config import default_rule, ours_of, wire_form
+from runfold.vertex.bank_config import default_rule, is_understood, ours_of, wire_form
 from runfold.vertex.filters import Kind, Path
 from runfold.vertex.messages import PACKAGE, Fields, Message, Timestamp, camel, camel_name
 from runfold.vertex.names import ENGINES, Name
@@ -67,9 +67,7 @@ class EngineMessage(Message):
     def of(cls, bank: BankRecord, name: Name) -> "EngineMessage":
         """`name` is that of the location, or of anything in it."""
         config = bank.config
-        others = {key: value for key, value in config.foreign.items() if key != _CONTEXT}
-        return cls(
-            **others,
+        message = cls(
             name=str(Name(((ENGINES, bank.bank_id),), name.project, name.location)),
             display_name=config.display_name or None,
             description=config.description or None,
@@ -79,6 +77,9 @@ class EngineMessage(Message):
             etag=str(microseconds(bank.updated_at)),
             context_spec=_context(config),
         )
+        known = {*cls.model_fields, *map(camel_name, cls.model_fields)}
+        others = {key: value for key, value in config.foreign.items() if key not in known}
+        return message.model_copy(update=others)
 
 
 class WrittenEngine(Message):
@@ -177,8 +178,10 @@ def field_of(bank: BankRecord, path: Path) -> Any:
 
 def _context(config: BankConfig) -> dict[str, Any] | None:
     """What is said of memory; Google's client needs it to be whole if it is there."""
-    given = config.foreign.get(_CONTEXT) or {}
-    memory = wire_form(config, given.get(_MEMORY) or {})
+    context = config.foreign.get(_CONTEXT)
+    given = context.get(_MEMORY) if isinstance(context, dict) else None
+    # Our own verbs take whatever they are given there.
+    memory = wire_form(config, given if isinstance(given, dict) and is_understood(given) else {})
     return {_MEMORY: memory} if memory else None
 
 
