@@ -6,6 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.memory_verbs import check_memories_rebuild
 from tests.processes import until
 from tests.remembering import ScriptedModel
 from tests.session_verbs import Projector
@@ -191,3 +192,7 @@ async def test_a_model_that_is_away_is_asked_later(world, monkeypatch):
 
         world.model.failure = None
         await world.remembered(run)
+
+
+async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings, projector):
+    await check_memories_rebuild(settings)
