@@ -50,7 +50,7 @@ class Content(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     role: str | None = Field(None, description="`user` or `model`.")
-    parts: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
+    parts: Annotated[list[dict[str, Any]], Field(min_length=1)]
 
     def said(self) -> dict[str, Any]:
         return self.model_dump(exclude_unset=True)
