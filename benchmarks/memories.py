@@ -122,7 +122,7 @@ class _Known:
 async def _listing(runfold: Runfold, settings: Settings, api: Process) -> Figures:
     await _publish(runfold, [_created("long", text(80), SCOPE)])
     await _publish(runfold, [_updated("long", f"{number}: {text(80)}") for number in range(LONG - 1)])
-    await _folded(runfold, settings)
+    await _folded(settings)
     path = f"/v1/banks/{BANK}/memories/long/revisions?limit=50"
     took = [timed_get(api, path) for _ in range(READINGS)]
     return [
@@ -193,7 +193,7 @@ async def _publish(runfold: Runfold, changes: Sequence[MemoryChange]) -> None:
             await runfold.publisher.wait(ack)
 
 
-async def _folded(runfold: Runfold, settings: Settings) -> None:
+async def _folded(settings: Settings) -> None:
     async with connect(settings.mongo, settings.database) as database:
         stores = Generation.of(database, await Generations(database).current_or_first())
         ends = await _ends(settings)

@@ -9,9 +9,11 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final, Literal
 
+from google.adk.errors.input_validation_error import InputValidationError
 from google.adk.events.event import Event
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -73,6 +75,23 @@ def events_of(logged: Sequence[Logged]) -> list[Event]:
         for path in one.data.unset:
             _unset(one.data.body, path.split("/"))
     return [one.data.body for one in found]
+
+
+def time_of(event: Event) -> datetime:
+    """When the event happened."""
+    try:
+        return datetime.fromtimestamp(event.timestamp, UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime.now(UTC)  # no time that a date can be; ADK's own is kept as it is
+
+
+@contextmanager
+def told_to_adk() -> Iterator[None]:
+    """What is wrong with what ADK was given, as ADK's own error."""
+    try:
+        yield
+    except InvalidEventError as error:
+        raise InputValidationError(str(error)) from error
 
 
 @contextmanager

@@ -7,8 +7,6 @@ is accepted only if no other came after those.
 
 import asyncio
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Self
@@ -27,7 +25,7 @@ from google.adk.sessions.base_session_service import (
 from google.adk.sessions.session import Session as AdkSession
 from pydantic_core import to_json
 
-from runfold.adk.events import events_of, framework_event, json_form, state_delta
+from runfold.adk.events import events_of, framework_event, json_form, state_delta, time_of, told_to_adk
 from runfold.session import EventsWanted, Session, SessionVerbs
 from runfold.session_connection import session_connection
 from runfold_projections.state import without_temporary
@@ -99,7 +97,7 @@ class RunfoldSessionService(BaseSessionService):
         own_id = (session_id or "").strip() or str(uuid.uuid4())
         sessions = await self._connection.verbs()
         try:
-            with _told_to_adk():
+            with told_to_adk():
                 stored = json_form(without_temporary(state or {}), field="state")
                 created = await sessions.create(
                     app=app_name, user=user_id, session_id=joined(app_name, user_id, own_id), state=stored
@@ -165,7 +163,7 @@ class RunfoldSessionService(BaseSessionService):
         if event.partial:
             return event
         session_id = joined(session.app_name, session.user_id, session.id)
-        with _told_to_adk():
+        with told_to_adk():
             delta = state_delta(event)
             said = framework_event(event, delta)
         async with self._appending.setdefault(session_id, asyncio.Lock()):
@@ -270,19 +268,11 @@ def _logged(event: Event, said: FrameworkEvent, delta: dict[str, Any], seen: _Ma
         said,
         event_id=str(uuid.UUID(bytes=blake2b(name, digest_size=16).digest())),
         run_id=seen.run_id,
-        timestamp=_time(event.timestamp),
+        timestamp=time_of(event),
         turn_id=invocation if 0 < len(invocation) <= _TURN_ID_LENGTH_MAX else None,
         expected_offset=seen.offset,
         **({"state_delta": delta} if delta else {}),
     )
-
-
-@contextmanager
-def _told_to_adk() -> Iterator[None]:
-    try:
-        yield
-    except InvalidEventError as error:
-        raise InputValidationError(str(error)) from error
 
 
 def _take(session: AdkSession, event: Event, delta: dict[str, Any]) -> None:
@@ -314,11 +304,4 @@ def _session(found: Session, events: list[Event]) -> AdkSession:
 def _seconds(found: Session, events: list[Event]) -> float:
     """When the session was updated last: our times are exact to the microsecond, and ADK's event is to its last bit."""
     updated = found.updated_at.timestamp()
-    return events[-1].timestamp if events and _time(events[-1].timestamp) == found.updated_at else updated
-
-
-def _time(seconds: float) -> datetime:
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):
-        return datetime.now(UTC)  # no time that a date can be; ADK's own is kept as it is
+    return events[-1].timestamp if events and time_of(events[-1]) == found.updated_at else updated

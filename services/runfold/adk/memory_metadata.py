@@ -1,0 +1,188 @@
+"""What `custom_metadata` says of memories: the keys that ADK's service for Vertex AI's Memory Bank knows, in our words.
+
+Whatever else is in it becomes metadata of the memory.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, TypeVar
+
+from google.adk.errors.input_validation_error import InputValidationError
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
+
+from runfold.generation.options import GenerationOptions, MetadataMerge
+from runfold.generation.triggers import TriggerRule
+from runfold.memory import RevisionOptions
+from runfold_schemas.codec import first_fault
+from runfold_schemas.memories import Memory, MemoryTopic, Moment
+
+_VALUES: Final = frozenset({"bool_value", "double_value", "string_value", "timestamp_value"})
+
+_MANAGED: Final = frozenset(
+    {"USER_PERSONAL_INFO", "USER_PREFERENCES", "KEY_CONVERSATION_DETAILS", "EXPLICIT_INSTRUCTIONS"}
+)
+
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def said_in(kind: type[ModelT], *custom_metadata: Mapping[str, object] | None) -> ModelT:
+    """What all of these say together, the last one's word being the last. Raises `InputValidationError` naming the key."""
+    given = {key: value for one in custom_metadata for key, value in (one or {}).items() if value is not None}
+    return _checked(kind, given)
+
+
+def _checked(kind: type[ModelT], said: Mapping[str, Any]) -> ModelT:
+    try:
+        return kind.model_validate(said)
+    except ValidationError as error:
+        _, message = first_fault(error)
+        raise InputValidationError(f"custom_metadata: {message}") from error
+
+
+def _seconds(value: object) -> object:
+    """Times to live as Vertex AI writes them: `"6000s"`."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.removesuffix("s") if isinstance(value, str) else value
+
+
+def _topic(value: object) -> object:
+    """A topic by its name, or as Vertex AI writes it."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(exclude_none=True)
+    if isinstance(value, str):
+        return {"managed" if value in _MANAGED else "custom": value}
+    if isinstance(value, Mapping):
+        if managed := value.get("managed_memory_topic"):
+            name = managed.get("managed_topic_enum") if isinstance(managed, Mapping) else managed
+            return {"managed": name}
+        if label := value.get("custom_memory_topic_label"):
+            return {"custom": label}
+    return value
+
+
+def _metadata(values: object) -> object:
+    return {key: _value(value) for key, value in values.items()} if isinstance(values, Mapping) else values
+
+
+def _value(value: object) -> object:
+    match value:
+        case bool() | int() | float() | str() | Moment():
+            return value
+        case datetime():
+            return Moment(timestamp=value if value.tzinfo else value.replace(tzinfo=UTC))
+        case Mapping() if len(value) == 1 and value.keys() <= _VALUES:
+            return _value(next(iter(value.values())))
+        case _:
+            return str(value)
+
+
+_Seconds = Annotated[float, Field(gt=0, le=3_000_000_000), BeforeValidator(_seconds)]
+_Topics = tuple[Annotated[MemoryTopic, BeforeValidator(_topic)], ...]
+
+
+class _Rule(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    event_count: int | None = None
+    fixed_interval: _Seconds | None = None
+    idle_duration: _Seconds | None = None
+    overlap_event_count: int = 0
+
+
+class _Trigger(BaseModel):
+    model_config = ConfigDict(extra="forbid", from_attributes=True)
+
+    generation_rule: _Rule = _Rule()
+
+    def rule(self) -> TriggerRule:
+        said = self.generation_rule
+        rule = {
+            "event_count": said.event_count,
+            "interval_seconds": said.fixed_interval,
+            "idle_seconds": said.idle_duration,
+            "overlap_event_count": said.overlap_event_count,
+        }
+        return _checked(TriggerRule, rule)
+
+
+class _Said(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    metadata: Annotated[dict[str, Any], BeforeValidator(_metadata)] = {}
+    disable_memory_revisions: bool = False
+    revision_labels: dict[str, str] = {}
+    revision_ttl: _Seconds | None = None
+    revision_expire_time: AwareDatetime | None = None
+    enable_consolidation: StrictBool = False
+    wait_for_completion: bool = True
+    """Nobody is left without an answer here, so it changes nothing."""
+    http_options: Any = None
+
+    def all_metadata(self) -> dict[str, Any]:
+        return {**self.metadata, **{key: _value(value) for key, value in (self.model_extra or {}).items()}}
+
+
+class SaidOfGeneration(_Said):
+    """Of memories that are generated."""
+
+    ttl: _Seconds | None = None
+    """Of the revisions, where `revision_ttl` does not say."""
+    allowed_topics: _Topics = ()
+    disable_consolidation: bool = False
+    metadata_merge_strategy: MetadataMerge | None = None
+    stream_id: str | None = None
+    force_flush: bool = False
+    generation_trigger_config: _Trigger | None = None
+
+    def options(self) -> GenerationOptions:
+        said: dict[str, Any] = {
+            "allowed_topics": self.allowed_topics,
+            "disable_consolidation": self.disable_consolidation,
+            "metadata": self.all_metadata() or None,
+            "metadata_merge": self.metadata_merge_strategy or "OVERWRITE",
+            "disable_revisions": self.disable_memory_revisions,
+            "revision_labels": self.revision_labels,
+            "revision_ttl_seconds": self.revision_ttl or self.ttl,
+            "revision_expires_at": self.revision_expire_time,
+        }
+        return _checked(GenerationOptions, said)
+
+    def rule(self) -> TriggerRule | None:
+        return self.generation_trigger_config.rule() if self.generation_trigger_config is not None else None
+
+
+class SaidOfMemory(_Said):
+    """Of a memory that is given as it is."""
+
+    ttl: _Seconds | None = None
+    expire_time: AwareDatetime | None = None
+    topics: _Topics = ()
+    description: str | None = None
+    display_name: str | None = None
+    memory_id: str | None = None
+
+    def memory(self, fact: str, scope: Mapping[str, str], now: datetime) -> Memory:
+        expires_at = self.expire_time or _later(now, self.ttl)
+        said: dict[str, Any] = {
+            "fact": fact,
+            "scope": dict(scope),
+            "topics": self.topics,
+            "metadata": self.all_metadata(),
+            "display_name": self.display_name,
+            "description": self.description,
+            "expires_at": expires_at,
+        }
+        return _checked(Memory, said)
+
+    def revision(self, labels: Mapping[str, str], now: datetime) -> RevisionOptions:
+        return RevisionOptions(
+            disabled=self.disable_memory_revisions,
+            labels={**self.revision_labels, **labels},
+            expires_at=self.revision_expire_time or _later(now, self.revision_ttl),
+        )
+
+
+def _later(now: datetime, seconds: float | None) -> datetime | None:
+    return None if seconds is None else now + timedelta(seconds=seconds)
