@@ -1,14 +1,18 @@
 """What is decided: positions that never go back, first copies, and refusals."""
 
 import asyncio
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 
 from runfold.store.decided import Come, DecidedStore
-from runfold_projections.memory import Refused
+from runfold_projections.memory import Decided, Head, Refused
 
 SESSIONS = TopicPartition("t.sessions", 3)
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 MEMORIES = TopicPartition("t.memories", 3)
 
 
@@ -31,6 +35,38 @@ async def test_a_position_never_goes_back_and_is_its_partitions_own(decided):
 
     assert await decided.positions() == {SESSIONS: 9, MEMORIES: 2**62}
     assert await decided.positions([SESSIONS, TopicPartition("t.sessions", 4)]) == {SESSIONS: 9}
+
+
+async def test_heads_are_saved_over_older_ones_only_and_the_position_after_them(decided):
+    for offset, changed_by in ((3, "c"), (7, "g"), (5, "e")):
+        heads = {f"memory:{name}": Decided(head(changed_by), offset) for name in "mn"}
+        await decided.save_position(MEMORIES, offset + 1, heads)
+
+    assert await decided.heads(["memory:m", "memory:o"]) == {"memory:m": Decided(head("g"), 7)}
+    assert await decided.all_heads() == dict.fromkeys(["memory:m", "memory:n"], head("g"))
+    assert await decided.positions() == {MEMORIES: 8}
+
+
+async def test_concurrent_heads_end_with_the_latest(decided):
+    def saved(offset: int) -> Coroutine[Any, Any, None]:
+        heads = {f"memory:{number}": Decided(head(str(offset)), offset) for number in range(10)}
+        return decided.save_position(MEMORIES, offset + 1, heads)
+
+    await asyncio.gather(*(saved(offset) for offset in range(20, -1, -1)))
+
+    assert list((await decided.all_heads()).values()) == [head("20")] * 10
+    assert await decided.positions() == {MEMORIES: 21}
+
+
+def head(changed_by: str) -> Head:
+    return Head(
+        bank_id="b",
+        memory_id="m",
+        scope={"user": "ann"},
+        changed_by=changed_by,
+        created_at=EPOCH,
+        changed_at=EPOCH,
+    )
 
 
 async def test_the_first_offset_of_an_event_stands_for_each_key(decided):

@@ -10,7 +10,7 @@ from tests.builders import EPOCH
 
 from runfold.store.banks import BankStore
 from runfold.store.memories import MemoryStore, vector_name
-from runfold_projections.memory import BankRecord, Decided, Head, MemoryRecord
+from runfold_projections.memory import BankRecord, MemoryRecord
 from runfold_schemas.memories import BankConfig, Memory, memory_key
 
 NOW = EPOCH + timedelta(days=36_500)
@@ -100,19 +100,6 @@ async def test_concurrent_saves_end_with_the_latest(memories):
     await asyncio.gather(*(save(memories, memory(fact=f"{n}"), offset=n) for n in range(20, -1, -1)))
 
     assert (await memories.get([key("m")], now=NOW))[key("m")].memory.fact == "20"
-
-
-async def test_heads_are_saved_over_older_ones_only(memories):
-    def head(changed_by: str) -> Head:
-        return Head(
-            bank_id="b", memory_id="m", scope=SCOPE, changed_by=changed_by, created_at=EPOCH, changed_at=EPOCH
-        )
-
-    for offset, changed_by in ((3, "c"), (7, "g"), (5, "e")):
-        await memories.save_heads({key("m"): Decided(head(changed_by), offset)})
-
-    assert await memories.heads([key("m"), key("n")]) == {key("m"): Decided(head("g"), 7)}
-    assert await memories.all_heads() == {key("m"): head("g")}
 
 
 async def test_what_has_expired_is_in_no_read(memories):

@@ -1,26 +1,29 @@
 """What a worker folds of `{prefix}.memories` and of `{prefix}.banks`.
 
-changes --> revisions and when they end, refusals, memories --> heads
+changes --> revisions and when they end, refusals, memories
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from runfold.log.shared import Keyed
 from runfold.store.generation import Generation
-from runfold_projections.memory import BankRecord, MemoryFold, apply_to_bank, bank_of
+from runfold_projections.memory import BankRecord, Decided, MemoryFold, apply_to_bank, bank_of
 
 
 class MemoriesTopic:
-    """Heads are saved last: a crash before that finds them as they were, and decides the same again."""
+    """Heads are saved after all else, with the position: a crash before that finds them as they were, and decides the same again."""
 
     def __init__(self, stores: Generation) -> None:
         self._decided = stores.decided
         self._memories = stores.memories
         self._revisions = stores.revisions
 
-    async def take(self, events: Sequence[Keyed]) -> None:
-        fold = MemoryFold(await self._memories.heads(sorted({one.key for one in events})))
+    async def standing(self, events: Sequence[Keyed]) -> Mapping[str, Decided]:
+        return await self._decided.heads({one.key for one in events})
+
+    async def take(self, events: Sequence[Keyed], standing: Mapping[str, Decided]) -> Mapping[str, Decided]:
+        fold = MemoryFold(standing)
         for one in events:
             fold.take(one.key, one.event, one.offset)
         records = {key: (record, fold.heads[key].offset) for key, record in fold.records().items()}
@@ -28,7 +31,7 @@ class MemoriesTopic:
             tasks.create_task(self._save_revisions(fold))
             tasks.create_task(self._decided.refuse(fold.refused))
             tasks.create_task(self._memories.save(records))
-        await self._memories.save_heads(fold.heads)
+        return fold.heads
 
     async def _save_revisions(self, fold: MemoryFold) -> None:
         await self._revisions.save(fold.revisions)
@@ -39,13 +42,17 @@ class BanksTopic:
     def __init__(self, stores: Generation) -> None:
         self._banks = stores.banks
 
-    async def take(self, events: Sequence[Keyed]) -> None:
-        banks: dict[str, BankRecord | None] = {
-            **await self._banks.get([bank_of(one.event) for one in events])
-        }
+    async def standing(self, events: Sequence[Keyed]) -> Mapping[str, BankRecord]:
+        return await self._banks.get([bank_of(one.event) for one in events])
+
+    async def take(
+        self, events: Sequence[Keyed], standing: Mapping[str, BankRecord]
+    ) -> Mapping[str, Decided]:
+        banks: dict[str, BankRecord | None] = {**standing}
         offsets: dict[str, int] = {}
         for one in events:
             bank_id = bank_of(one.event)
             banks[bank_id] = apply_to_bank(banks.get(bank_id), one.event)
             offsets[bank_id] = one.offset
         await self._banks.save({bank_id: (banks[bank_id], offset) for bank_id, offset in offsets.items()})
+        return {}

@@ -6,7 +6,7 @@ A crash between any two repeats work and loses nothing, and so does another owne
 everything is written over what is older only.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from runfold.ids import new_event_id
@@ -16,6 +16,7 @@ from runfold.projector.writer import Writer
 from runfold.session import life_of
 from runfold.store.generation import Generation
 from runfold.store.state import Entry
+from runfold_projections.memory import Decided
 from runfold_projections.session import SessionRecord, SharedFold
 from runfold_projections.state import Forward
 from runfold_schemas.catalog import Life
@@ -38,8 +39,13 @@ class SessionsTopic:
         self._values = stores.values
         self._runs = stores.runs
 
-    async def take(self, events: Sequence[Keyed]) -> None:
-        fold = SharedFold(await self._sessions.get(sorted(_session_ids(events))))
+    async def standing(self, events: Sequence[Keyed]) -> Mapping[str, SessionRecord]:
+        return await self._sessions.get(sorted(_session_ids(events)))
+
+    async def take(
+        self, events: Sequence[Keyed], standing: Mapping[str, SessionRecord]
+    ) -> Mapping[str, Decided]:
+        fold = SharedFold(standing)
         for one in events:
             fold.take(one.key, one.event, one.offset)
         times = {one.offset: one.log_time for one in events}
@@ -47,6 +53,7 @@ class SessionsTopic:
         for session, offset in fold.deleted:
             await self._delete_runs(session, times[offset])
         await self._sessions.save(fold.sessions, position=events[-1].offset + 1)
+        return {}
 
     async def delete_expired(self, partitions: Collection[int]) -> None:
         """Deletes the sessions of these partitions whose time is over, by an event as anybody would."""

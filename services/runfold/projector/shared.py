@@ -1,6 +1,6 @@
 """What a worker folds of the topics that runs share: the partitions of the same numbers as its partitions of the catalog.
 
-    slice --> dead letters --> the topic's fold, and which events have come --> position
+    slice --> dead letters --> the topic's fold, and which events have come --> heads, position
 
 A crash between any two repeats work and loses nothing, and so does another owner of the partition that is still at work:
 everything is written over what is older only.
@@ -8,7 +8,7 @@ everything is written over what is older only.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiokafka import TopicPartition
 
@@ -17,14 +17,20 @@ from runfold.log.tail import Slice
 from runfold.projector.writer import Writer
 from runfold.store.decided import Come, DecidedStore
 from runfold_projections.admission import Admitted
+from runfold_projections.memory import Decided
 from runfold_schemas.errors import UndecodableError
 
 
 class TopicFold(Protocol):
     """What is folded of one of the topics."""
 
-    async def take(self, events: Sequence[Keyed]) -> None:
-        """Folds events of one partition that count, in their order, and writes what they make."""
+    async def standing(self, events: Sequence[Keyed]) -> Any:
+        """What there is already of all that these events may change."""
+
+    async def take(self, events: Sequence[Keyed], standing: Any) -> Mapping[str, Decided]:
+        """Folds events of one partition that count, in their order, onto what stands, and writes what they make: all but the
+        heads that it gives, which belong to the position.
+        """
 
 
 class SharedTopics:
@@ -58,14 +64,20 @@ class SharedTopics:
     async def _take(self, part: Slice) -> None:
         keyed, undecodable = _decoded(part)
         await self._bury(part.partition, undecodable)
-        firsts = await self._decided.firsts([Come(one.key, one.event.event_id, one.offset) for one in keyed])
+        heads = await self._fold(self._folds[part.partition.topic], keyed) if keyed else None
+        await self._decided.save_position(part.partition, part.next_offset, heads)
+
+    async def _fold(self, fold: TopicFold, keyed: Sequence[Keyed]) -> Mapping[str, Decided]:
+        firsts, standing = await asyncio.gather(
+            self._decided.firsts([Come(one.key, one.event.event_id, one.offset) for one in keyed]),
+            fold.standing(keyed),
+        )
         counting = [one for one in keyed if firsts[one.key, one.event.event_id] == one.offset]
         # Whoever begins at a position relies on everything before it being noted, and on nothing behind it.
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._decided.note(firsts))
-            if counting:
-                tasks.create_task(self._folds[part.partition.topic].take(counting))
-        await self._decided.save_position(part.partition, part.next_offset)
+            taking = tasks.create_task(fold.take(counting, standing)) if counting else None
+        return taking.result() if taking else {}
 
     async def _bury(self, at: TopicPartition, undecodable: Sequence[Admitted]) -> None:
         if undecodable:

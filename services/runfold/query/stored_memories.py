@@ -43,7 +43,7 @@ class StoredMemories:
     async def head(self, bank_id: str, memory_id: str) -> Head | None:
         key = memory_key(bank_id, memory_id)
         generation = await self._decided.of_keys(key)
-        found = (await generation.memories.heads([key])).get(key) if generation else None
+        found = (await generation.decided.heads([key])).get(key) if generation else None
         return found.head if found else None
 
     async def find(self, bank_id: str, memory_id: str) -> MemoryRecord | None:

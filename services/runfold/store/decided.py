@@ -1,5 +1,5 @@
-"""How far the topics that runs share are folded, and which of their events have come: what tells a repetition from the first
-copy. Written by the partitions' owners, two of which may be at work for a moment.
+"""How far the topics that runs share are folded, what decides about the next change of each memory, and which events have come:
+what tells a repetition from the first copy. Written by the partitions' owners, two of which may be at work for a moment.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,12 +7,13 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
-from pymongo import UpdateOne
+from pymongo import ASCENDING, IndexModel, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from runfold.store.database import Database
 from runfold.store.unavailable import duplicates_of, mongo_errors
-from runfold_projections.memory import Refused
+from runfold.store.writing import upsert_in_order
+from runfold_projections.memory import Decided, Head, Refused
 
 
 class Come(NamedTuple):
@@ -27,28 +28,60 @@ class DecidedStore:
     """What is decided in one generation."""
 
     def __init__(self, database: Database, generation: str) -> None:
-        self._positions = database[f"positions.{generation}"]
+        self._decided = database[f"decided.{generation}"]
         self._seen = database[f"seen.{generation}"]
+
+    async def create_indexes(self) -> None:
+        with mongo_errors():
+            # There are as many heads as memories ever were, and a few positions among them.
+            await self._decided.create_indexes([IndexModel([("topic", ASCENDING)], sparse=True)])
 
     async def positions(self, of: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """The offset that each partition, or each of these, is folded to; nothing of one that never had a record."""
-        query = {} if of is None else {"_id": {"$in": [_position_id(at) for at in of]}}
+        query: dict[str, Any] = {"topic": {"$exists": True}}
+        if of is not None:
+            query = {"_id": {"$in": [_position_id(at) for at in of]}}
         with mongo_errors():
             return {
                 TopicPartition(found["topic"], found["partition"]): found["next_offset"]
-                async for found in self._positions.find(query)
+                async for found in self._decided.find(query)
             }
 
-    async def save_position(self, at: TopicPartition, next_offset: int) -> None:
-        with mongo_errors():
-            await self._positions.update_one(
-                {"_id": _position_id(at)},
-                {
-                    "$max": {"next_offset": next_offset},
-                    "$setOnInsert": {"topic": at.topic, "partition": at.partition},
-                },
+    async def save_position(
+        self, at: TopicPartition, next_offset: int, heads: Mapping[str, Decided] | None = None
+    ) -> None:
+        """Saves heads, each over an older one, and then how far the partition is folded: when all else is saved that is decided up
+        to there.
+        """
+        operations = [
+            UpdateOne(
+                {"_id": key, "offset": {"$lt": offset}},
+                {"$set": {"offset": offset, "head": head.model_dump_json()}},
                 upsert=True,
             )
+            for key, (head, offset) in (heads or {}).items()
+        ]
+        reached = UpdateOne(
+            {"_id": _position_id(at)},
+            {
+                "$max": {"next_offset": next_offset},
+                "$setOnInsert": {"topic": at.topic, "partition": at.partition},
+            },
+            upsert=True,
+        )
+        await upsert_in_order(self._decided, [*operations, reached])
+
+    async def heads(self, keys: Iterable[str]) -> dict[str, Decided]:
+        """What decides about these memories, also about those that are gone."""
+        with mongo_errors():
+            cursor = self._decided.find({"_id": {"$in": list(keys)}})
+            return {found["_id"]: _head(found) async for found in cursor}
+
+    async def all_heads(self) -> dict[str, Head]:
+        """What decides about every memory that ever was: for `verify`."""
+        with mongo_errors():
+            cursor = self._decided.find({"head": {"$exists": True}})
+            return {found["_id"]: _head(found).head async for found in cursor}
 
     async def firsts(self, events: Sequence[Come]) -> dict[tuple[str, str], int]:
         """Where each of these events came first, itself or before, by key and id."""
@@ -110,6 +143,10 @@ class DecidedStore:
         ]
         with mongo_errors():
             await self._seen.bulk_write(operations, ordered=False)
+
+
+def _head(found: Mapping[str, Any]) -> Decided:
+    return Decided(Head.model_validate_json(found["head"]), found["offset"])
 
 
 def _position_id(at: TopicPartition) -> str:

@@ -47,6 +47,7 @@ class Generation(NamedTuple):
             self.runs,
             self.pages,
             self.values,
+            self.decided,
             self.sessions,
             self.memories,
             self.revisions,

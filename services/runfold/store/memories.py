@@ -1,4 +1,4 @@
-"""Memories: what they hold, until it expires, and what decides about their next change, for ever.
+"""Memories: what they hold, until it expires.
 
 Each document is written over an older one only, by the offset of the change that it shows, so it does not matter which of
 two owners of a partition is late. A deleted memory stays as that offset for as long as it can be rolled back.
@@ -15,7 +15,7 @@ from runfold.store.database import Database
 from runfold.store.listing import Place, beyond, list_index, listed, microseconds
 from runfold.store.unavailable import mongo_errors
 from runfold.store.writing import upsert_where
-from runfold_projections.memory import Decided, Head, MemoryRecord
+from runfold_projections.memory import MemoryRecord
 from runfold_schemas.memories import RESTORABLE, scope_text
 
 _FIELDS: Final = ("record", "bank", "scope", "vector", "created_us", "updated_us", "expires_us", "expires")
@@ -45,29 +45,10 @@ class MemoryStore:
 
     def __init__(self, database: Database, generation: str) -> None:
         self._memories = database[f"memories.{generation}"]
-        self._heads = database[f"heads.{generation}"]
 
     async def create_indexes(self) -> None:
         with mongo_errors():
             await self._memories.create_indexes(_INDEXES)
-
-    async def heads(self, keys: Sequence[str]) -> dict[str, Decided]:
-        """What decides about these memories, also of those that are gone."""
-        with mongo_errors():
-            cursor = self._heads.find({"_id": {"$in": list(keys)}})
-            return {found["_id"]: _decided(found) async for found in cursor}
-
-    async def save_heads(self, heads: Mapping[str, Decided]) -> None:
-        """Saves each over an older one, when all else is saved that is decided up to its offset."""
-        operations = [
-            UpdateOne(
-                {"_id": key, "offset": {"$lt": offset}},
-                {"$set": {"offset": offset, "head": head.model_dump_json()}},
-                upsert=True,
-            )
-            for key, (head, offset) in heads.items()
-        ]
-        await upsert_where(self._heads, operations)
 
     async def save(self, memories: Mapping[str, tuple[MemoryRecord | None, int]]) -> None:
         """Saves each as it is after the change at the offset; None says that one was deleted."""
@@ -97,11 +78,6 @@ class MemoryStore:
         """Every memory there is: for `verify`."""
         with mongo_errors():
             return {found["_id"]: _record(found) async for found in self._memories.find(_unexpired(now))}
-
-    async def all_heads(self) -> dict[str, Head]:
-        """What decides about every memory that ever was: for `verify`."""
-        with mongo_errors():
-            return {found["_id"]: _decided(found).head async for found in self._heads.find({})}
 
     async def list(
         self,
@@ -159,10 +135,6 @@ def _gone(offset: int) -> dict[str, Any]:
 
 def _unexpired(now: datetime) -> dict[str, Any]:
     return {"expires_us": {"$gt": microseconds(now)}}
-
-
-def _decided(found: dict[str, Any]) -> Decided:
-    return Decided(Head.model_validate_json(found["head"]), found["offset"])
 
 
 def _record(found: dict[str, Any]) -> MemoryRecord:

@@ -19,6 +19,22 @@ async def upsert_where(collection: Any, operations: Sequence[UpdateOne]) -> None
         await _refused(collection, refused)
 
 
+async def upsert_in_order(collection: Any, operations: Sequence[UpdateOne]) -> None:
+    """As `upsert_where`, but whatever ends in between, none is done before those that stand before it."""
+    begin, refused = 0, -1
+    while begin < len(operations):
+        try:
+            with mongo_errors():
+                await collection.bulk_write(operations[begin:], ordered=True)
+        except BulkWriteError as error:
+            begin += duplicates_of(error)[0]
+            if begin == refused:
+                begin += 1
+            refused = begin
+        else:
+            return
+
+
 async def _refused(collection: Any, operations: Sequence[UpdateOne]) -> list[UpdateOne]:
     try:
         with mongo_errors():
