@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from tests.builders import EPOCH
+from tests.memory_verbs import check_memories_rebuild
 from tests.processes import until
 from tests.querying import served
 from tests.remembering import ScriptedModel, fact
@@ -424,19 +425,5 @@ async def test_the_model_of_the_settings_extracts_and_consolidates(world, settin
     assert aisle.memory_id not in json.dumps(endpoint.requests)
 
 
-async def test_a_rebuild_reads_the_same_and_asks_no_model(projector, world):
-    before = await everything(world)
-
-    await projector.rebuild()
-
-    assert await everything(world) == before
-    assert len(before) > 10
-    assert await projector.differences() == []
-
-
-async def everything(world: World) -> list[Any]:
-    """All memories of the bank, each with its revisions."""
-    found, _ = await world.memories.list(world.bank, limit=1_000)
-    return [
-        (one, (await world.memories.revisions(world.bank, one.memory_id, limit=1_000))[0]) for one in found
-    ]
+async def test_a_rebuild_which_has_no_model_reads_the_same(settings, projector):
+    await check_memories_rebuild(settings)

@@ -12,7 +12,9 @@ from typing import NamedTuple
 from uuid import uuid4
 
 import pytest
+from tests.memory_verbs import check_memories_rebuild
 from tests.processes import environment
+from tests.querying import projected
 
 from runfold import Runfold
 from runfold.ids import new_event_id
@@ -372,3 +374,8 @@ async def _happened(
         forward = Forward(memory_key(bank, memory_id), event)
         publisher = runfold.publisher
         await publisher.wait(await send_shared(publisher, runfold.settings, forward))
+
+
+async def test_a_projector_makes_the_same_of_the_log_again_and_again(settings):
+    async with projected(settings):
+        await check_memories_rebuild(settings)
