@@ -7,13 +7,13 @@ everything is written over what is older only.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from aiokafka import TopicPartition
 
-from runfold.log.shared import Keyed, decided_event
-from runfold.log.tail import Slice
+from runfold.log.shared import Keyed, decided_event, partitions_of
+from runfold.log.tail import Slice, Tail
 from runfold.projector.writer import Writer
 from runfold.store.decided import Come, DecidedStore
 from runfold_projections.admission import Admitted
@@ -38,24 +38,40 @@ class SharedTopics:
 
     def __init__(
         self,
+        tail: Tail,
         writer: Writer,
         decided: DecidedStore,
         folds: Mapping[str, TopicFold],
         *,
         told: DecidedStore | None = None,
     ) -> None:
+        self._tail = tail
         self._writer = writer
         self._decided = decided
         self._folds = folds
         self._told = told
 
-    async def positions(self) -> dict[TopicPartition, int]:
-        return await self._decided.positions()
+    async def follow(self, partitions: Collection[int]) -> None:
+        """The partitions of these numbers from now on, and no other."""
+        positions = await self._decided.positions()
+        for topic in self._folds:
+            for at in partitions_of(topic):
+                if at.partition not in partitions:
+                    self._tail.unfollow(at)
+                elif at not in self._tail:
+                    self._tail.follow(at, positions.get(at, 0))
 
-    def __contains__(self, at: TopicPartition) -> bool:
-        return at.topic in self._folds
+    async def work(self) -> None:
+        """Endless: while one batch is written, the next is fetched."""
+        async with asyncio.TaskGroup() as tasks:
+            taking: asyncio.Task[None] | None = None
+            async for slices in self._tail.slices():
+                if slices:
+                    if taking is not None:
+                        await taking
+                    taking = tasks.create_task(self._take_all(slices))
 
-    async def take(self, parts: Sequence[Slice]) -> None:
+    async def _take_all(self, parts: Sequence[Slice]) -> None:
         """Folds what a fetch brought, and writes it. Partitions know nothing of each other."""
         async with asyncio.TaskGroup() as tasks:
             for part in parts:

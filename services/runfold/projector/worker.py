@@ -21,8 +21,7 @@ from runfold.log.admin import LogAdmin
 from runfold.log.catalog import partition_of
 from runfold.log.ends import LogEnds
 from runfold.log.publisher import Publisher
-from runfold.log.shared import shared_partitions
-from runfold.log.tail import Slice, Tail
+from runfold.log.tail import STEADY_FETCH_WAIT_MS, Slice, Tail
 from runfold.projector.active import ActiveRun, Folded, load
 from runfold.projector.forwarding import Forwarder
 from runfold.projector.lives import Lives
@@ -112,6 +111,7 @@ class Worker:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._project())
+            tasks.create_task(self._shared.work())
             tasks.create_task(self._writer.save_states())
             tasks.create_task(self._writer.merge_pages())
             tasks.create_task(self._writer.forward_changes())
@@ -140,17 +140,9 @@ class Worker:
                 run for run in self._active.values() if run.catalog_partition not in self._partitions
             ]:
                 self._drop(run)
-            await self._follow_shared()
+            await self._shared.follow(self._partitions)
             states = await self._runs.active(gained & self._partitions)
             await self._activate([state for state in states if state.run_id not in self._active])
-
-    async def _follow_shared(self) -> None:
-        positions = await self._shared.positions()
-        for at in shared_partitions(self._topics):
-            if at.partition not in self._partitions:
-                self._tail.unfollow(at)
-            elif at not in self._tail:
-                self._tail.follow(at, positions.get(at, 0))
 
     async def _take_entries(self, entries: Sequence[Entry]) -> None:
         lives = [(life, time) for life, time in entries if isinstance(life, Life)]
@@ -236,12 +228,7 @@ class Worker:
     async def _project(self) -> None:
         """While one batch is written, the next is fetched and folded."""
         writing: asyncio.Task[None] | None = None
-        sharing: asyncio.Task[None] | None = None
         async for slices in self._tail.slices():
-            if shared := [part for part in slices if part.partition in self._shared]:
-                if sharing is not None:
-                    await sharing
-                sharing = self._tasks.create_task(self._shared.take(shared))
             batch = await self._fold(slices)
             if writing is not None:
                 await writing
@@ -389,6 +376,7 @@ async def connect_worker(
         await stores.create_indexes()
         publisher = await stack.enter_async_context(Publisher.connect(log))
         tail = await stack.enter_async_context(Tail.connect(log))
+        steady = await stack.enter_async_context(Tail.connect(log, fetch_wait_ms=STEADY_FETCH_WAIT_MS))
         ends = await stack.enter_async_context(LogEnds.connect(log))
         writer = Writer(
             topics,
@@ -403,7 +391,7 @@ async def connect_worker(
             topics.memories: MemoriesTopic(stores),
             topics.banks: BanksTopic(stores),
         }
-        shared = SharedTopics(writer, stores.decided, folds, told=told.decided if told else None)
+        shared = SharedTopics(steady, writer, stores.decided, folds, told=told.decided if told else None)
         yield Worker(
             settings,
             generation,
