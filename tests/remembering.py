@@ -30,6 +30,7 @@ def bank(**config: Any) -> BankRecord:
         bank_id="bank",
         config=BankConfig(**config),
         created_by=event_id(0),
+        changed_by=event_id(0),
         created_at=EPOCH,
         updated_at=EPOCH,
     )

@@ -268,6 +268,8 @@ class BankRecord(BaseModel):
     config: BankConfig
     created_by: str
     """The id of the event that made it: of two creations of one id the first stands."""
+    changed_by: str
+    """The id of the last event that changed it."""
     created_at: datetime
     updated_at: datetime
 
@@ -280,11 +282,18 @@ def apply_to_bank(bank: BankRecord | None, event: AnyEvent) -> BankRecord | None
                 bank_id=created.bank_id,
                 config=created.config,
                 created_by=event.event_id,
+                changed_by=event.event_id,
                 created_at=event.timestamp,
                 updated_at=event.timestamp,
             )
-        case BankUpdated() as updated if bank is not None:
-            return bank.model_copy(update={"config": updated.config, "updated_at": event.timestamp})
+        case BankUpdated() as updated if bank is not None and updated.based_on in (None, bank.changed_by):
+            return bank.model_copy(
+                update={
+                    "config": updated.config,
+                    "changed_by": event.event_id,
+                    "updated_at": event.timestamp,
+                }
+            )
         case BankDeleted():
             return None
         case _:

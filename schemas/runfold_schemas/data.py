@@ -1,8 +1,9 @@
 """What the kinds of events are made of: ids, labels, counts, and `Data`, which every kind extends."""
 
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
 EventId = Annotated[
     str, StringConstraints(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
@@ -40,6 +41,23 @@ Labels = Annotated[
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 """Bounded, so that sums of them stay within what JSON's readers take."""
+
+
+_FIRST: Final = datetime(1, 1, 2, tzinfo=UTC)
+_END: Final = datetime(9998, 1, 1, tzinfo=UTC)
+
+
+def _has_neighbours(time: datetime) -> datetime:
+    if not _FIRST <= time < _END:
+        raise ValueError("a time is between the years 1 and 9997, in UTC")
+    return time
+
+
+Time = Annotated[AwareDatetime, AfterValidator(_has_neighbours)]
+"""With an offset; so far from the calendar's ends that it can be told in any zone, and that a year can be added to it."""
+
+TtlSeconds = Annotated[float, Field(gt=0, le=3_000_000_000, allow_inf_nan=False)]
+"""A time to live, in seconds: 95 years at the most."""
 
 
 class Data(BaseModel):

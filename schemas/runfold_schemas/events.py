@@ -8,7 +8,7 @@ older reader passes a newer writer's event on unharmed.
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from runfold_schemas.data import (
     Count,
@@ -19,6 +19,7 @@ from runfold_schemas.data import (
     MessageId,
     SessionId,
     StateDelta,
+    Time,
     TurnId,
     UserId,
 )
@@ -77,9 +78,8 @@ class UserMessage(Data):
 
 
 class AssistantMessage(Data):
-    """Text of the model. Deltas of a stream are events of this kind too: adjacent texts join.
-
-    Texts with different `content_index` are blocks of their own and do not.
+    """Text of the model. Deltas of a stream are events of this kind too: adjacent texts join, but for those of different
+    `content_index`, which are blocks of their own.
     """
 
     message: str
@@ -261,7 +261,7 @@ class Event(BaseModel, Generic[DataT]):
 
     event_id: EventId
     run_id: Id
-    timestamp: AwareDatetime
+    timestamp: Time
     data: DataT
     schema_version: Literal[1] = 1
     turn_id: TurnId | None = None

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    AwareDatetime,
     BaseModel,
     ConfigDict,
     Field,
@@ -20,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from runfold_schemas.data import Count, Data, DisplayName, EventId, Id, Labels
+from runfold_schemas.data import Count, Data, DisplayName, EventId, Id, Labels, Time, TtlSeconds
 from runfold_schemas.sessions import joined
 
 NO_RUN: Final = "-"
@@ -78,7 +77,7 @@ class MemoryTopic(_Part):
 class Moment(_Part):
     """A time as a value of metadata, which JSON could not tell from a text."""
 
-    timestamp: AwareDatetime
+    timestamp: Time
 
 
 Metadata = Annotated[
@@ -106,7 +105,7 @@ class Memory(_Part):
     metadata: Metadata = Field(default_factory=dict)
     display_name: DisplayName | None = None
     description: Annotated[str, StringConstraints(max_length=10_000)] | None = None
-    expires_at: AwareDatetime | None = None
+    expires_at: Time | None = None
 
 
 class MemoryChange(Data):
@@ -118,7 +117,7 @@ class MemoryChange(Data):
     """Accept this change only if that one was the memory's last: nothing that its publisher has not seen is lost."""
     leaves_revision: bool = True
     revision_labels: Labels = Field(default_factory=dict)
-    revision_expires_at: AwareDatetime | None = None
+    revision_expires_at: Time | None = None
     """By default 365 days after the event's timestamp."""
     extracted: tuple[ExtractedMemory, ...] = ()
 
@@ -220,11 +219,11 @@ class BankConfig(_Part):
     description: str | None = None
     labels: Labels = Field(default_factory=dict)
     disable_revisions: bool = False
-    memory_ttl_seconds: Annotated[float, Field(gt=0)] | None = None
-    create_ttl_seconds: Annotated[float, Field(gt=0)] | None = None
-    generate_created_ttl_seconds: Annotated[float, Field(gt=0)] | None = None
-    generate_updated_ttl_seconds: Annotated[float, Field(gt=0)] | None = None
-    revision_ttl_seconds: Annotated[float, Field(gt=0)] | None = None
+    memory_ttl_seconds: TtlSeconds | None = None
+    create_ttl_seconds: TtlSeconds | None = None
+    generate_created_ttl_seconds: TtlSeconds | None = None
+    generate_updated_ttl_seconds: TtlSeconds | None = None
+    revision_ttl_seconds: TtlSeconds | None = None
     customizations: tuple[Customization, ...] = ()
     agents: tuple[Id, ...] = ()
     """Whose runs are remembered when they complete."""
@@ -248,6 +247,8 @@ class BankUpdated(BankFact):
     """The bank has this configuration from here on."""
 
     config: BankConfig
+    based_on: EventId | None = None
+    """Accept this only if that fact was the bank's last: nothing that its publisher has not seen is lost."""
 
 
 class BankDeleted(BankFact):

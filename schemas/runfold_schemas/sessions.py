@@ -5,9 +5,9 @@ session stands in the log of its run.
 from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
-from runfold_schemas.data import Data, DisplayName, Id, Labels, LogId, SessionId, UserId
+from runfold_schemas.data import Data, DisplayName, Id, Labels, LogId, SessionId, Time, UserId
 
 Framework = Literal["adk", "openai-agents", "vertex"]
 """An agent framework whose events are kept as they are."""
@@ -37,7 +37,7 @@ class SessionCreated(Data):
     log_id: LogId
     labels: Labels = Field(default_factory=dict)
     display_name: DisplayName | None = None
-    expires_at: AwareDatetime | None = None
+    expires_at: Time | None = None
 
 
 class SessionUpdated(Data):
@@ -46,14 +46,14 @@ class SessionUpdated(Data):
     session_id: SessionId
     labels: Labels = Field(default_factory=dict)
     display_name: DisplayName | None = None
-    expires_at: AwareDatetime | None = None
+    expires_at: Time | None = None
 
 
 class SessionDeleted(Data):
     """The session is gone, with its runs. Its id may be taken again; this says nothing of the next session of that id."""
 
     session_id: SessionId
-    expires_at: AwareDatetime | None = None
+    expires_at: Time | None = None
     """Only if this is when the session expires: somebody may have given it more time meanwhile."""
 
 

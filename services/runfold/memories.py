@@ -10,17 +10,17 @@ decides what it changes.
 Writing needs Kafka; what is read is a `MemoryReader`'s matter. Every verb returns when its effect can be read.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ValidationError
 
 from runfold.ids import new_event_id, uuid7
 from runfold.log.shared import send_shared
-from runfold.memory import MemoriesWanted, MemoryReader, Near, RevisionOptions, Similarity
-from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
+from runfold.memory import MemoriesWanted, MemoryReader, Near, Published, RevisionOptions, Similarity
+from runfold.memory_terms import left, restored, ttl_of_created, with_expiry
+from runfold_projections.memory import BankRecord, MemoryRecord, Refused, Revision
 from runfold_projections.state import Forward
 from runfold_schemas.codec import first_fault, new_data, new_event
 from runfold_schemas.errors import (
@@ -33,11 +33,11 @@ from runfold_schemas.errors import (
     MemoryConflictError,
     MemoryNotFoundError,
     RevisionNotFoundError,
+    UnavailableError,
 )
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.memories import (
     NO_RUN,
-    REVISION_TTL,
     BankConfig,
     BankCreated,
     BankDeleted,
@@ -103,17 +103,23 @@ class Memories:
 
     async def update_bank(self, bank_id: str, changes: Mapping[str, Any]) -> BankRecord:
         """Sets these fields of the bank's configuration."""
-        bank = await self.bank(bank_id)
-        config = _changed(bank.config, changes)
-        await self._publish(bank_key(bank_id), _event(new_data(BankUpdated, bank_id=bank_id, config=config)))
-        return await self.bank(bank_id)
+        for _ in range(_ATTEMPTS):
+            bank = await self.bank(bank_id)
+            config = _changed(bank.config, changes)
+            updated = _event(new_data(BankUpdated, bank_id=bank_id, config=config, based_on=bank.changed_by))
+            await self._publish(bank_key(bank_id), updated)
+            # Another change right behind it looks like one that came first; then this is made again, with the same effect.
+            if (bank := await self.bank(bank_id)).changed_by == updated.event_id:
+                return bank
+        raise UnavailableError("The bank", reason="others change it again and again")
 
     async def delete_bank(self, bank_id: str, *, force: bool = False) -> None:
         """Deletes the bank; with `force` its memories before. Raises `BankNotEmptyError` without."""
         await self.bank(bank_id)
         if not force and (await self._reader.list(bank_id, MemoriesWanted(), limit=1, cursor=None))[0]:
             raise BankNotEmptyError(bank_id)
-        await self.purge(bank_id)
+        while force and (await self._reader.list(bank_id, MemoriesWanted(), limit=1, cursor=None))[0]:
+            await self.purge(bank_id)
         await self._publish(bank_key(bank_id), _event(new_data(BankDeleted, bank_id=bank_id)))
         await self._reader.bank(bank_id)  # which waits until no reader has it any more
 
@@ -133,12 +139,12 @@ class Memories:
         """
         bank, now = await self.bank(bank_id), datetime.now(UTC)
         name = str(uuid7()) if memory_id is None else memory_id
-        ttl = bank.config.create_ttl_seconds or bank.config.memory_ttl_seconds
+        _check_expiry(memory, now)
         change = new_data(
             MemoryCreated,
             bank_id=bank_id,
             memory_id=name,
-            memory=with_expiry(memory, ttl, now),
+            memory=with_expiry(memory, ttl_of_created(bank), now),
             **left(revision, bank, now),
         )
         outcome = await self._change(change, now)
@@ -179,12 +185,14 @@ class Memories:
         for _ in range(_ATTEMPTS):
             now = datetime.now(UTC)
             found = await self._found(bank_id, memory_id)
+            memory = _changed(found.memory, changes)
+            _check_expiry(memory, now)
             change = new_data(
                 MemoryUpdated,
                 bank_id=bank_id,
                 memory_id=memory_id,
                 based_on=found.revision_id,
-                memory=_changed(found.memory, changes),
+                memory=memory,
                 **left(revision, bank, now),
             )
             outcome = await self._change(change, now)
@@ -228,7 +236,7 @@ class Memories:
                 bank_id=bank_id,
                 memory_id=memory_id,
                 based_on=head.changed_by,
-                memory=_restored(target.memory, head, bank, now),
+                memory=restored(target.memory, head, bank, now),
                 revision_id=revision_id,
                 **left(revision, bank, now),
             )
@@ -239,22 +247,29 @@ class Memories:
 
     async def purge(self, bank_id: str, wanted: MemoriesWanted | None = None, *, force: bool = True) -> int:
         """Deletes all memories of the bank that are wanted; how many. Without `force` they are only counted."""
-        count, cursor, doomed = 0, None, []
+        bank, count, cursor = await self.bank(bank_id), 0, None
         while True:
-            page, cursor = await self.list(bank_id, wanted, limit=_PAGE, cursor=cursor)
-            count += len(page)
-            doomed += [record.memory_id for record in page] if force else []
-            if cursor is None:
-                break
-        bank, now = await self.bank(bank_id), datetime.now(UTC)
-        for begin in range(0, len(doomed), _PAGE):
-            await self.change_all(
-                [
-                    new_data(MemoryDeleted, bank_id=bank_id, memory_id=memory_id, **left(None, bank, now))
-                    for memory_id in doomed[begin : begin + _PAGE]
-                ]
+            page, cursor = await self._reader.list(
+                bank_id, wanted or MemoriesWanted(), limit=_PAGE, cursor=cursor
             )
-        return count
+            count += await self._delete_all(bank, page) if force else len(page)
+            if cursor is None:
+                return count
+
+    async def _delete_all(self, bank: BankRecord, records: Sequence[MemoryRecord]) -> int:
+        """Deletes these memories as they are, and none that somebody has changed since; how many."""
+        said = left(None, bank, datetime.now(UTC))
+        changes = [
+            new_data(
+                MemoryDeleted,
+                bank_id=one.bank_id,
+                memory_id=one.memory_id,
+                based_on=one.revision_id,
+                **said,
+            )
+            for one in records
+        ]
+        return list(await self.change_all(changes)).count(None)
 
     async def nearest(
         self,
@@ -320,11 +335,11 @@ class Memories:
             for key, event in zip(keys, events, strict=True)
         ]
         positions = [await publisher.wait(ack) for ack in acks]
-        outcomes = await asyncio.gather(
-            *(
-                self._reader.outcome(change.bank_id, change.memory_id, event.event_id, position.offset)
+        outcomes = await self._reader.outcomes(
+            [
+                Published(change.bank_id, change.memory_id, event.event_id, position.offset)
                 for change, event, position in zip(changes, events, positions, strict=True)
-            )
+            ]
         )
         return [outcome if isinstance(outcome, Refused) else None for outcome in outcomes]
 
@@ -332,7 +347,9 @@ class Memories:
         """Publishes it, and gives what has become of it, and of the memory."""
         event = _event(change, now=now)
         offset = await self._publish(memory_key(change.bank_id, change.memory_id), event)
-        return await self._reader.outcome(change.bank_id, change.memory_id, event.event_id, offset)
+        published = Published(change.bank_id, change.memory_id, event.event_id, offset)
+        [outcome] = await self._reader.outcomes([published])
+        return outcome
 
     async def _publish(self, key: str, event: AnyEvent) -> int:
         """The offset of the event once it is durable."""
@@ -347,26 +364,6 @@ class Memories:
         return found
 
 
-def left(revision: RevisionOptions | None, bank: BankRecord, now: datetime) -> dict[str, Any]:
-    """What a change says of its revision, by the request and else by the bank."""
-    given = revision or RevisionOptions()
-    ttl = bank.config.revision_ttl_seconds
-    kept = timedelta(seconds=ttl) if ttl is not None else REVISION_TTL
-    return {
-        "leaves_revision": not (given.disabled or bank.config.disable_revisions),
-        "revision_labels": dict(given.labels),
-        "revision_expires_at": given.expires_at or now + kept,
-        "extracted": tuple(given.extracted),
-    }
-
-
-def with_expiry(memory: Memory, ttl_seconds: float | None, now: datetime) -> Memory:
-    """The memory with the time to live that its bank gives it, unless it has one."""
-    if memory.expires_at is not None or ttl_seconds is None:
-        return memory
-    return memory.model_copy(update={"expires_at": now + timedelta(seconds=ttl_seconds)})
-
-
 def check_fields(kind: type[BaseModel], changes: Mapping[str, Any]) -> None:
     """Raises `InvalidEventError` for a field that there is none of."""
     for name in changes:
@@ -374,6 +371,11 @@ def check_fields(kind: type[BaseModel], changes: Mapping[str, Any]) -> None:
             raise InvalidEventError(
                 f"there is no field {name!r}; known are {', '.join(kind.model_fields)}", field=name
             )
+
+
+def _check_expiry(memory: Memory, now: datetime) -> None:
+    if memory.expires_at is not None and memory.expires_at <= now:
+        raise InvalidEventError("this time is over: nobody could read the memory", field="expires_at")
 
 
 def _has_lost(outcome: Refused | MemoryRecord | None, change: MemoryChange) -> bool:
@@ -394,14 +396,6 @@ def _standing(outcome: Refused | MemoryRecord | None, change: MemoryChange) -> M
     if not isinstance(outcome, MemoryRecord):
         raise MemoryNotFoundError(change.bank_id, change.memory_id)
     return outcome
-
-
-def _restored(memory: Memory, head: Head, bank: BankRecord, now: datetime) -> Memory:
-    """What an earlier revision held, with the expiry that the memory has now, or would get if it were made now."""
-    if head.stands(now):
-        return memory.model_copy(update={"expires_at": head.expires_at})
-    ttl = bank.config.create_ttl_seconds or bank.config.memory_ttl_seconds
-    return with_expiry(memory.model_copy(update={"expires_at": None}), ttl, now)
 
 
 def _event(

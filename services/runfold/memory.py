@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
 from runfold_schemas.errors import InvalidEventError
-from runfold_schemas.memories import BankConfig, ExtractedMemory, Memory
+from runfold_schemas.memories import BankConfig, ExtractedMemory, Memory, memory_key
+
+_OFFSET_DIGITS: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,19 @@ class Near(NamedTuple):
     distance: float
 
 
+class Published(NamedTuple):
+    """A change in `{prefix}.memories`, by the memory, its event, and where it stands in the partition of its key."""
+
+    bank_id: str
+    memory_id: str
+    event_id: str
+    offset: int
+
+    @property
+    def key(self) -> str:
+        return memory_key(self.bank_id, self.memory_id)
+
+
 class MemoryReader(Protocol):
     """Where memories are read. Each answer has everything that was acknowledged before it was asked for, and nothing that has
     expired.
@@ -48,10 +63,8 @@ class MemoryReader(Protocol):
     async def banks(self, *, limit: int, cursor: str | None) -> tuple[list[BankRecord], str | None]:
         """A page of banks, the newest first, and the cursor of the next page."""
 
-    async def outcome(
-        self, bank_id: str, memory_id: str, event_id: str, offset: int
-    ) -> Refused | MemoryRecord | None:
-        """Waits until the change at this offset is decided. Why it was refused, or the memory, which may have been changed again
+    async def outcomes(self, published: Sequence[Published]) -> Sequence[Refused | MemoryRecord | None]:
+        """Waits until these changes are decided. Of each why it was refused, or the memory, which may have been changed again
         since; None if it is gone.
         """
 
@@ -173,7 +186,7 @@ def offset_of(cursor: str | None) -> int | None:
     """Where a list of revisions goes on. Raises `InvalidEventError` for what was not given out here."""
     if cursor is None:
         return None
-    if not cursor.isdecimal():
+    if not cursor.isdecimal() or len(cursor) > _OFFSET_DIGITS:
         raise foreign_cursor()
     return int(cursor)
 

@@ -3,12 +3,13 @@
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from runfold.memory import Near, RevisionOptions
-from runfold.session_documents import TtlSeconds
 from runfold_projections.memory import BankRecord, MemoryRecord, Revision
-from runfold_schemas.data import DisplayName, Labels
+from runfold_schemas.codec import first_fault
+from runfold_schemas.data import DisplayName, Labels, TtlSeconds
+from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import (
     NO_RUN,
     BankConfig,
@@ -76,15 +77,13 @@ class CreateMemory(_Expiring):
     revision: RevisionWanted = RevisionWanted()
 
     def memory(self) -> Memory:
-        return Memory(
-            fact=self.fact,
-            scope=self.scope,
-            topics=self.topics,
-            metadata=self.metadata,
-            display_name=self.display_name,
-            description=self.description,
-            expires_at=self.expiry(),
-        )
+        """Raises `InvalidEventError` naming the field."""
+        said = {name: getattr(self, name) for name in Memory.model_fields}
+        try:
+            return Memory(**said | {"expires_at": self.expiry()})
+        except ValidationError as error:
+            field, message = first_fault(error)
+            raise InvalidEventError(message, field=field) from error
 
 
 class UpdateMemory(_Expiring):
@@ -257,7 +256,7 @@ class BankDocument(BaseModel):
 
     def record(self) -> BankRecord:
         """The bank that the document is of, but for the event that made it, which a document does not say."""
-        return BankRecord(created_by="", **dict(self))
+        return BankRecord(created_by="", changed_by="", **dict(self))
 
 
 class BankPage(BaseModel):

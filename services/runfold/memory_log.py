@@ -1,6 +1,6 @@
 """Memories read from the log alone, for whoever has no MongoDB: slower the more there is, and always right."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 
 from runfold.log.settings import LogSettings
 from runfold.log.shared import deciding, partitions_of, read_counting
-from runfold.memory import MemoriesWanted, foreign_cursor, offset_of
+from runfold.memory import MemoriesWanted, Published, foreign_cursor, offset_of
 from runfold_projections.memory import (
     BankRecord,
     Head,
@@ -60,15 +60,14 @@ class LogMemoryReader:
         placed = [((bank.created_at, bank.bank_id), bank) for bank in folded.values()]
         return _page(placed, ascending=False, limit=limit, cursor=cursor)
 
-    async def outcome(
-        self,
-        bank_id: str,
-        memory_id: str,
-        event_id: str,
-        offset: int,  # noqa: ARG002  # the log is read to its end, which is behind it
-    ) -> Refused | MemoryRecord | None:
-        folded, key = await self._of(bank_id, memory_id), memory_key(bank_id, memory_id)
-        return folded.refused.get((key, event_id)) or _unexpired(folded.records.get(key))
+    async def outcomes(self, published: Sequence[Published]) -> list[Refused | MemoryRecord | None]:
+        # The log is read to its end, which is behind all of them.
+        partitions = {deciding(self._topics, one.key) for one in published}
+        folded = await fold_memories(self._settings, sorted(partitions))
+        return [
+            folded.refused.get((one.key, one.event_id)) or _unexpired(folded.records.get(one.key))
+            for one in published
+        ]
 
     async def head(self, bank_id: str, memory_id: str) -> Head | None:
         return (await self._of(bank_id, memory_id)).heads.get(memory_key(bank_id, memory_id))

@@ -6,17 +6,14 @@ An event keeps the very bytes that it has in the log, on the way out and on the 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from runfold.session import Logged, Session
 from runfold_projections.run import RunRecord
 from runfold_projections.session import SessionRecord
-from runfold_schemas.data import DisplayName, Labels
-
-TtlSeconds = Annotated[float, Field(gt=0, le=3_000_000_000, allow_inf_nan=False)]
-"""A hundred years at the most, so that the sum of now and this is a date."""
+from runfold_schemas.data import DisplayName, Labels, TtlSeconds
 
 _AT_A_TIME = 200
 

@@ -25,7 +25,7 @@ async def test_nothing_is_known_of_nothing(decided):
     await decided.note({})
     assert await decided.firsts([]) == await decided.first_offsets([]) == await decided.positions() == {}
     await decided.refuse([])
-    assert await decided.refusal("k", "e") is None
+    assert await decided.refusals([("k", "e")]) == {}
 
 
 async def test_a_position_never_goes_back_and_is_its_partitions_own(decided):
@@ -94,6 +94,6 @@ async def test_a_refusal_is_told_of_its_event_under_its_key(decided):
     await decided.refuse([("k", "e", Refused("gone", "it is not there"))])
     await decided.note({("k", "e"): 1, ("other", "e"): 2})
 
-    assert await decided.refusal("k", "e") == Refused("gone", "it is not there")
-    assert await decided.refusal("other", "e") is None
+    asked = [("k", "e"), ("other", "e")]
+    assert await decided.refusals(asked) == {("k", "e"): Refused("gone", "it is not there")}
     assert (await decided.first_offsets([("k", "e")])) == {("k", "e"): 1}

@@ -161,7 +161,9 @@ async def test_a_scope_is_all_of_its_pairs_in_any_order(memories):
 async def test_banks_are_saved_over_older_ones_only_and_listed_newest_first(banks):
     def bank(bank_id: str, after: int) -> BankRecord:
         at = EPOCH + timedelta(seconds=after)
-        return BankRecord(bank_id=bank_id, config=BankConfig(), created_by="e", created_at=at, updated_at=at)
+        return BankRecord(
+            bank_id=bank_id, config=BankConfig(), created_by="e", changed_by="e", created_at=at, updated_at=at
+        )
 
     await banks.save({"a": (bank("a", 1), 1), "b": (bank("b", 2), 2), "c": (bank("c", 3), 3)})
     await banks.save({"b": (None, 5)})

@@ -1,7 +1,7 @@
 """Revisions: inserted once, newest first, and expiring with a deleted memory until it is rolled back."""
 
 import itertools
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -118,6 +118,23 @@ async def test_rolling_back_lets_them_live_as_long_as_before(revisions):
 
     assert await listed(revisions, now=UNTIL) == [3, 2, 1]
     assert await revisions.get(KEY, 1, now=NOW) == revision(1)
+
+
+async def test_what_a_deletion_has_ended_is_there_for_a_rollback_that_is_folded_late(
+    store, generation, revisions
+):
+    """As in a rebuild long afterwards, where MongoDB could remove it before the rollback is read."""
+    now = datetime.now(UTC)
+    deleted_at = now - timedelta(days=30)
+    await revisions.save([(KEY, revision(1))])
+    await revisions.end([(KEY, Ending(deleted_at, 2, undone=False))])
+
+    assert await listed(revisions, now=now) == []
+    [stored] = await store[f"revisions.{generation}"].find().to_list(None)
+    assert stored["expires"] > now + timedelta(days=6)
+    await revisions.end([(KEY, Ending(deleted_at, 3, undone=True))])
+
+    assert await listed(revisions, now=now) == [1]
 
 
 async def test_what_was_deleted_before_a_new_life_ends_all_the_same(revisions):

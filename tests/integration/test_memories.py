@@ -162,6 +162,29 @@ async def test_writers_of_one_memory_lose_nothing_of_each_other(memories, bank):
     assert len(await history(memories, bank, name)) == 5
 
 
+async def test_writers_of_one_bank_lose_nothing_of_each_other(memories, bank):
+    changes = [{"display_name": "a"}, {"description": "b"}, {"labels": {"c": "d"}}, {"agents": ("e",)}]
+
+    await asyncio.gather(*(memories.update_bank(bank, one) for one in changes))
+
+    config = (await memories.bank(bank)).config
+    told = (config.display_name, config.description, config.labels, config.agents)
+    assert told == ("a", "b", {"c": "d"}, ("e",))
+
+
+@pytest.mark.parametrize(
+    "expires_at", [datetime(2020, 1, 1, tzinfo=UTC), datetime.fromisoformat("9999-12-31T23:59:59-12:00")]
+)
+async def test_a_memory_expires_in_times_to_come_that_can_be_reckoned_with(memories, bank, expires_at):
+    with pytest.raises(InvalidEventError):
+        await memories.create(bank, memory().model_copy(update={"expires_at": expires_at}))
+    made = await memories.create(bank, memory())
+    with pytest.raises(InvalidEventError):
+        await memories.update(bank, made.memory_id, {"expires_at": expires_at})
+
+    assert len(await history(memories, bank, made.memory_id)) == 1
+
+
 async def test_a_scope_never_changes(memories, bank):
     created = await memories.create(bank, memory())
 

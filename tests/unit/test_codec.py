@@ -231,6 +231,28 @@ def test_what_would_swell_a_run_record_is_refused_by_its_field(data, envelope, f
     assert len(str(refusal.value)) < 200
 
 
+@pytest.mark.parametrize(
+    ("time", "is_one"),
+    [
+        ("9997-12-31T23:59:59.999999Z", True),
+        ("9997-12-31T23:59:59.999999-12:00", False),
+        ("9999-12-31T23:59:59-12:00", False),
+        ("0001-01-02T00:00:00Z", True),
+        ("0001-01-01T00:00:00+14:00", False),
+    ],
+)
+def test_a_time_is_so_far_from_the_calendars_ends_that_it_can_be_reckoned_with(time, is_one):
+    memory = {"fact": "likes tea", "scope": {"user": "ann"}}
+    created = {"bank_id": "b", "memory_id": "m", "memory": memory | {"expires_at": time}}
+    fields = json.loads(encode(event(UserMessage(message="hi"))))
+    for said in (fields | {"timestamp": time}, fields | {"type": "memory_created", "data": created}):
+        if is_one:
+            decode(json.dumps(said).encode())
+        else:
+            with pytest.raises(UndecodableError, match="between the years"):
+                decode(json.dumps(said).encode())
+
+
 def test_labels_and_ids_may_be_as_long_as_their_bounds():
     labels = {str(number).ljust(64, "é"): "é" * 512 for number in range(64)}
     one = event(RunLabeled(labels=labels), labels=labels, turn_id="é" * 200, message_id="é" * 1000)

@@ -329,6 +329,9 @@ def test_a_bank_is_what_its_last_fact_says():
     assert after(made, BankUpdated(bank_id="b", config=second)).config == second
     assert after(made, BankDeleted(bank_id="b")) is None
     assert after(BankUpdated(bank_id="b", config=first)) is None
+    at_last = BankUpdated(bank_id="b", config=first, based_on=after(made).changed_by)
+    assert after(made, at_last).config == first
+    assert after(made, BankUpdated(bank_id="b", config=second), at_last).config == second
     assert after(made, BankDeleted(bank_id="b"), BankCreated(bank_id="b", config=second)).config == second
 
 

@@ -10,7 +10,7 @@ from runfold.generation.consolidation import Decision
 from runfold.generation.facts import topics_of
 from runfold.generation.options import GenerationOptions
 from runfold.ids import uuid7
-from runfold.memories import left, with_expiry
+from runfold.memory_terms import left, with_expiry
 from runfold_projections.memory import BankRecord, MemoryRecord
 from runfold_schemas.codec import first_fault, new_data
 from runfold_schemas.errors import InvalidEventError

@@ -1,12 +1,14 @@
 """Memories as MongoDB has them, and nothing older than what was acknowledged before they were asked for."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 
+from aiokafka import TopicPartition
+
 from runfold.log.shared import deciding
-from runfold.memory import MemoriesWanted, offset_of
+from runfold.memory import MemoriesWanted, Published, offset_of
 from runfold.query.decided import DecidedReader
 from runfold.store.listing import Place, cursor_after
 from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
@@ -28,17 +30,19 @@ class StoredMemories:
         generation = await self._decided.all_of(self._topics.banks)
         return await generation.banks.list(limit=limit, cursor=cursor) if generation else ([], None)
 
-    async def outcome(
-        self, bank_id: str, memory_id: str, event_id: str, offset: int
-    ) -> Refused | MemoryRecord | None:
-        key = memory_key(bank_id, memory_id)
-        generation = await self._decided.folded({deciding(self._topics, key): offset + 1})
-        assert generation is not None
+    async def outcomes(self, published: Sequence[Published]) -> list[Refused | MemoryRecord | None]:
+        ends: dict[TopicPartition, int] = {}
+        for one in published:
+            at = deciding(self._topics, one.key)
+            ends[at] = max(ends.get(at, 0), one.offset + 1)
+        generation = await self._decided.folded(ends)
+        if generation is None:
+            return []
         refused, found = await asyncio.gather(
-            generation.decided.refusal(key, event_id),
-            generation.memories.get([key], now=datetime.now(UTC)),
+            generation.decided.refusals((one.key, one.event_id) for one in published),
+            generation.memories.get([one.key for one in published], now=datetime.now(UTC)),
         )
-        return refused or found.get(key)
+        return [refused.get((one.key, one.event_id)) or found.get(one.key) for one in published]
 
     async def head(self, bank_id: str, memory_id: str) -> Head | None:
         key = memory_key(bank_id, memory_id)

@@ -116,10 +116,12 @@ class DecidedStore:
             with mongo_errors():
                 await self._seen.bulk_write(operations, ordered=False)
 
-    async def refusal(self, key: str, event_id: str) -> Refused | None:
+    async def refusals(self, events: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Refused]:
+        """Why each of these events, by key and id, changes nothing; nothing of one that does, or that has not come."""
+        wanted = {_seen_id(*event): event for event in events}
         with mongo_errors():
-            found = await self._seen.find_one({"_id": _seen_id(key, event_id)}, {"refused": 1})
-        return Refused(*found["refused"]) if found and "refused" in found else None
+            cursor = self._seen.find({"_id": {"$in": list(wanted)}, "refused": {"$exists": True}})
+            return {wanted[found["_id"]]: Refused(*found["refused"]) async for found in cursor}
 
     async def _insert(self, firsts: Mapping[tuple[str, str], int]) -> list[tuple[str, str]]:
         """Those that were noted before."""

@@ -5,7 +5,7 @@ its memory is deleted or rolled back: the last change in the log says when, howe
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pymongo import ASCENDING, DESCENDING, IndexModel, UpdateMany
@@ -27,6 +27,11 @@ _INDEXES: Final = [
 ]
 
 _BULK: Final = 2_000
+
+_LATE: Final = timedelta(days=7)
+"""For so long MongoDB keeps what a deletion has ended beyond its time: a rollback that came in time may be folded later, in a
+rebuild at any time.
+"""
 _OFFSET_MAX: Final = 2**63 - 1
 
 
@@ -121,6 +126,7 @@ def _ended(key: str, ending: Ending) -> UpdateMany:
             ],
         )
     until = ending.deleted_at + RESTORABLE
+    removed = removal(max(until, datetime.now(UTC)) + _LATE)
     return UpdateMany(
         {**of_memory, "deleted_us": {"$exists": False}},
         [
@@ -130,7 +136,7 @@ def _ended(key: str, ending: Ending) -> UpdateMany:
                     "deleted_us": deleted_us,
                     "own_expires": "$expires",
                     "own_expires_us": "$expires_us",
-                    "expires": {"$min": ["$expires", removal(until)]},
+                    "expires": {"$min": ["$expires", removed]},
                     "expires_us": {"$min": ["$expires_us", microseconds(until)]},
                 }
             }
