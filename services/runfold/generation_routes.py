@@ -11,11 +11,11 @@ the same facts once more, which changes no text.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 
@@ -30,7 +30,7 @@ from runfold.generation_documents import (
     StreamPosition,
 )
 from runfold.ingest.app import IdempotencyKey
-from runfold.ingest.bodies import JSON
+from runfold.ingest.bodies import JSON, JsonRoute
 from runfold.ingest.idempotency import Replays, derived_id, fingerprint, key_of
 from runfold.memories import Memories
 from runfold.memory_documents import MemoryDocument
@@ -42,7 +42,7 @@ from runfold_schemas.errors import MemoryNotFoundError
 
 def build_generation_router(generation: Generation) -> APIRouter:
     """The routes. The application has to come from `runfold.web.new_app`, which makes problem documents of our errors."""
-    router = APIRouter(prefix="/v1/banks", tags=["memories"])
+    router = APIRouter(prefix="/v1/banks", tags=["memories"], route_class=JsonRoute)
     replays = Replays()
 
     @router.post(
@@ -52,16 +52,17 @@ def build_generation_router(generation: Generation) -> APIRouter:
         responses=_problems(),
     )
     async def generate_memories(
-        bank_id: BankId, asked: Generate, idempotency_key: IdempotencyKey = None
+        bank_id: BankId, asked: Generate, request: Request, idempotency_key: IdempotencyKey = None
     ) -> Response:
         """What has become of memories, when that can be read. A failed generation changes nothing."""
 
-        async def handle() -> BaseModel:
+        async def handle() -> Response:
             generator = generation.generator()
             generated = await generator.generate(bank_id, asked.scope, asked.source(), asked.options())
-            return GeneratedMemories(generated=await _shown(generator.memories, bank_id, generated))
+            return _answer(GeneratedMemories(generated=await _shown(generator.memories, bank_id, generated)))
 
-        return await _answer(replays, ("generate", bank_id), key_of(idempotency_key), asked, handle)
+        key = key_of(idempotency_key)
+        return await replays.answer(f"generate/{bank_id}", key, fingerprint(await request.body()), handle)
 
     @router.post(
         "/{bank_id}/memories/ingest",
@@ -70,14 +71,14 @@ def build_generation_router(generation: Generation) -> APIRouter:
         responses=_problems(),
     )
     async def ingest_contents(
-        bank_id: BankId, asked: Ingest, idempotency_key: IdempotencyKey = None
+        bank_id: BankId, asked: Ingest, request: Request, idempotency_key: IdempotencyKey = None
     ) -> Response:
         """Answers when all contents are durable; where memories are generated at once, when those can be read. If that fails, the
         contents stay in the stream, and it is tried again later. A content that comes again counts once.
         """
         key = key_of(idempotency_key)
 
-        async def handle() -> BaseModel:
+        async def handle() -> Response:
             position = await generation.streams.ingest(
                 bank_id,
                 asked.scope,
@@ -88,9 +89,9 @@ def build_generation_router(generation: Generation) -> APIRouter:
                 force_flush=asked.flush,
             )
             run_id = stream_run_id(bank_id, asked.scope, asked.stream_id)
-            return StreamPosition(run_id=run_id, offset=position.offset if position else None)
+            return _answer(StreamPosition(run_id=run_id, offset=position.offset if position else None))
 
-        return await _answer(replays, ("ingest", bank_id), key, asked, handle)
+        return await replays.answer(f"ingest/{bank_id}", key, fingerprint(await request.body()), handle)
 
     return router
 
@@ -110,18 +111,8 @@ def _content_ids(key: str | None, count: int) -> list[str] | None:
     return None if key is None else [derived_id("content", key, place) for place in range(count)]
 
 
-async def _answer(
-    replays: Replays,
-    path: tuple[str, str],
-    key: str | None,
-    asked: BaseModel,
-    handle: Callable[[], Awaitable[BaseModel]],
-) -> Response:
-    async def answered() -> Response:
-        return Response((await handle()).model_dump_json(), media_type=JSON)
-
-    request = fingerprint(asked.model_dump_json(exclude_unset=True).encode())
-    return await replays.answer("/".join(path), key, request, answered)
+def _answer(document: BaseModel) -> Response:
+    return Response(document.model_dump_json(), media_type=JSON)
 
 
 def _problems() -> dict[int | str, dict[str, Any]]:

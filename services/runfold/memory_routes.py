@@ -26,7 +26,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 
 from runfold.ingest.app import IdempotencyKey
-from runfold.ingest.bodies import JSON
+from runfold.ingest.bodies import JSON, JsonRoute
 from runfold.ingest.idempotency import derived_id, key_of
 from runfold.memories import Memories
 from runfold.memory import MemoriesWanted, Near
@@ -81,7 +81,7 @@ def build_memory_router(memories: Verbs) -> APIRouter:
 
     The application has to come from `runfold.web.new_app`, which makes problem documents of our errors.
     """
-    router = APIRouter(prefix="/v1/banks", tags=["memories"])
+    router = APIRouter(prefix="/v1/banks", tags=["memories"], route_class=JsonRoute)
     for add in (_add_banks, _add_lists, _add_memories, _add_revisions):
         add(router, memories)
     return router
@@ -93,7 +93,7 @@ def _add_banks(router: APIRouter, memories: Verbs) -> None:
         status_code=HTTPStatus.CREATED,
         summary="Create a bank",
         response_model=BankDocument,
-        responses=_problems(409, 422),
+        responses=_problems(409, 413, 422),
     )
     async def create_bank(asked: CreateBank) -> Response:
         """A new bank, of a new id unless one is given; 409 where that is taken."""
@@ -116,7 +116,7 @@ def _add_banks(router: APIRouter, memories: Verbs) -> None:
         "/{bank_id}",
         summary="Change a bank's configuration",
         response_model=BankDocument,
-        responses=_problems(404, 422),
+        responses=_problems(404, 413, 422),
     )
     async def update_bank(bank_id: BankId, asked: BankConfig) -> Response:
         """Fields that are not there stay as they are."""
@@ -160,7 +160,7 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
         "/{bank_id}/memories/retrieve",
         summary="Retrieve memories of a scope",
         response_model=Retrieved,
-        responses=_problems(404, 422),
+        responses=_problems(404, 413, 422),
     )
     async def retrieve_memories(bank_id: BankId, asked: Retrieve) -> Response:
         """Those of exactly this scope: the nearest in meaning to the query, or without one the newest."""
@@ -176,7 +176,7 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
         "/{bank_id}/memories/purge",
         summary="Delete memories of a bank, or count them",
         response_model=Purged,
-        responses=_problems(404, 422),
+        responses=_problems(404, 413, 422),
     )
     async def purge_memories(bank_id: BankId, asked: Purge) -> Response:
         wanted = MemoriesWanted(scope=asked.scope)
@@ -190,7 +190,7 @@ def _add_memories(router: APIRouter, memories: Verbs) -> None:
         "/{bank_id}/memories",
         status_code=HTTPStatus.CREATED,
         summary="Create a memory",
-        responses=_problems(404, 409, 422),
+        responses=_problems(404, 409, 413, 422),
         **shown,
     )
     async def create_memory(
@@ -222,7 +222,7 @@ def _add_memories(router: APIRouter, memories: Verbs) -> None:
     @router.patch(
         "/{bank_id}/memories/{memory_id}",
         summary="Change a memory",
-        responses=_problems(404, 409, 422),
+        responses=_problems(404, 409, 413, 422),
         **shown,
     )
     async def update_memory(bank_id: BankId, memory_id: MemoryId, asked: UpdateMemory) -> Response:
@@ -236,7 +236,7 @@ def _add_memories(router: APIRouter, memories: Verbs) -> None:
         "/{bank_id}/memories/{memory_id}",
         status_code=HTTPStatus.NO_CONTENT,
         summary="Delete a memory",
-        responses=_problems(404, 422),
+        responses=_problems(404, 413, 422),
     )
     async def delete_memory(
         bank_id: BankId, memory_id: MemoryId, asked: RevisionWanted | None = None
@@ -282,7 +282,7 @@ def _add_revisions(router: APIRouter, memories: Verbs) -> None:
         "/{bank_id}/memories/{memory_id}/rollback",
         summary="Roll a memory back",
         response_model=MemoryDocument,
-        responses=_problems(404, 409, 422),
+        responses=_problems(404, 409, 413, 422),
     )
     async def roll_back(bank_id: BankId, memory_id: MemoryId, asked: RollBack) -> Response:
         """The memory holds again what it held after an earlier change, also if it was deleted since. This is a change too."""
@@ -303,6 +303,7 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     meanings = {
         404: "There is no such bank, memory or revision, or not any more.",
         409: "The id is taken, the bank is not empty, or others keep changing the memory.",
+        413: "The body is too large, or what it says is.",
         422: "Something in the request is wrong; `field` names it.",
         503: "Kafka or MongoDB is away, or no projector is at work. Retry.",
     }

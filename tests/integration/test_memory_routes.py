@@ -1,6 +1,7 @@
 """Memories and their generation over HTTP as any client meets them: what is asked, what is answered, and what is refused."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote
@@ -16,6 +17,7 @@ from tests.remembering import ScriptedModel
 
 from runfold.api import build_app
 from runfold.generation.model import Found
+from runfold.ingest.bodies import JSON
 from runfold.settings import Settings
 
 SCOPE = {"user": "ann"}
@@ -204,6 +206,76 @@ async def test_what_is_wrong_is_named(api, method, path, body, field):
 
     assert response.status_code == 422, response.text
     assert response.json()["field"] == field
+
+
+GENERATE = '"contents": [{"role": "user", "parts": [{"text": VALUE}]}]'
+INGEST = '"stream_id": "s", "contents": [{"content": {"parts": [{"text": VALUE}]}}]'
+
+
+def nested(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        *(
+            (path, said.replace("VALUE", value))
+            for path, said in (("/generate", GENERATE), ("/ingest", INGEST))
+            for value in ('"\\ud800"', nested(300), "1e999", "NaN")
+        ),
+        ("", '"fact": "\\ud800"'),
+        ("", '"fact": "x", "metadata": {"n": 1e999}'),
+        ("", f'"fact": "x", "metadata": {{"n": 1{"0" * 400}}}'),
+    ],
+)
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "k"}])
+async def test_what_is_no_json_is_refused_with_and_without_a_key(api, bank, path, said, key):
+    body = f'{{"scope": {{"user": "ann"}}, {said}}}'
+
+    response = await api.post(f"{bank}/memories{path}", content=body, headers={"Content-Type": JSON, **key})
+
+    assert response.status_code == 422, response.text
+
+
+@pytest.mark.parametrize("path", ["", "/b/memories", "/b/memories/purge", "/b/memories/generate"])
+async def test_no_more_of_a_body_is_read_than_a_request_could_need(api, path):
+    body = json.dumps({"fact": "x" * 33 * 1024 * 1024}).encode()
+
+    response = await api.post(f"/v1/banks{path}", content=body, headers={"Content-Type": JSON})
+
+    check_problem(response, 413, "")
+
+
+async def test_what_no_topic_holds_is_refused_and_nothing_else_fails_by_it(api, bank):
+    large = {"foreign": {"a": ["x" * 1024 * 1024] * 9}}
+
+    response = await api.patch(bank, json=large)
+
+    check_problem(response, 413, "EventTooLarge", limit=8 * 1024 * 1024)
+    await created(api, bank)
+
+
+async def test_whatever_a_memory_may_not_hold_is_named_whether_it_is_new_or_not(api, bank):
+    path, too_much = (
+        await created(api, bank),
+        {
+            "fact": "x" * 20_001,
+            "topics": [{"custom": "x" * 201}],
+            "metadata": {str(number): number for number in range(65)},
+            "display_name": "x" * 501,
+            "description": "x" * 10_001,
+            "expires_at": "9999-12-31T23:59:59-12:00",
+        },
+    )
+
+    for field, value in too_much.items():
+        new = await api.post(f"{bank}/memories", json={"fact": "x", "scope": SCOPE, field: value})
+        changed = await api.patch(path, json={field: value})
+
+        for response in (new, changed):
+            assert response.status_code == 422, (field, response.text)
+            assert response.json()["field"].startswith(field)
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,28 @@
 """A request's body: read up to a limit, and taken apart into the objects that it carries.
 
+A route reads its body itself, or declares it as a model and is a `JsonRoute`.
+
 Numbers stay what they are: integers have any size. NaN and Infinity are not JSON, and are refused like any broken text.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
-from fastapi import HTTPException, Request
+from fastapi import HTTPException, Request, Response
+from fastapi.routing import APIRoute
 from pydantic_core import from_json
 
 from runfold_schemas.errors import InvalidEventError
+from runfold_schemas.topics import RECORD_BYTES_MAX
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
+
+MODEL_BYTES_MAX: Final = 4 * RECORD_BYTES_MAX
+"""Of a body that is a model. JSON may be several times longer than the record it becomes: escapes, spaces."""
 
 _LINE = re.compile(r" at line (\d+) column \d+$")
 
@@ -55,6 +62,36 @@ async def read_body(request: Request, *, bytes_max: int) -> bytes:
         if len(body) > bytes_max:
             raise _too_large(bytes_max)
     return bytes(body)
+
+
+class JsonRoute(APIRoute):
+    """A route whose body is declared as a model. FastAPI validates it; what it is given was read by `read_body` and parsed by
+    `parse_json`.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def handle_read(request: Request) -> Response:
+            return await handle(_ReadRequest(request, await read_body(request, bytes_max=MODEL_BYTES_MAX)))
+
+        return handle_read
+
+
+class _ReadRequest(Request):
+    def __init__(self, request: Request, body: bytes) -> None:
+        super().__init__(request.scope, request.receive)
+        self._bytes = body
+        # FastAPI would make another error of what is raised when it asks.
+        self._value = parse_json(body) if body else None
+
+    async def body(self) -> bytes:
+        return self._bytes
+
+    async def json(self) -> Any:
+        return self._value
 
 
 def media_type(request: Request, *, allowed: tuple[str, ...]) -> str:
