@@ -6,26 +6,30 @@ from typing import Final, NamedTuple
 from aiokafka import TopicPartition
 
 from runfold.log.catalog import partition_of
-from runfold.log.publisher import Ack, Outgoing, Publisher
+from runfold.log.publisher import Ack, Outgoing, Publisher, record_size
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
 from runfold_projections.memory import bank_event, memory_event
 from runfold_projections.session import shared_event
 from runfold_projections.state import Forward, changes_shared, fits, forwards
 from runfold_schemas.codec import Record, encode, headers
-from runfold_schemas.errors import UndecodableError
+from runfold_schemas.errors import EventTooLargeError, UndecodableError
 from runfold_schemas.events import AnyEvent
-from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
+from runfold_schemas.topics import CATALOG_PARTITIONS, RECORD_BYTES_MAX, Topics
 
 
 async def send_shared(publisher: Publisher, settings: LogSettings, forward: Forward) -> Ack:
-    """Hands over an event to the topic and the partition that decide its key."""
+    """Hands over an event to the topic and the partition that decide its key. Raises `EventTooLargeError` for one that the
+    topic would refuse.
+    """
     at = deciding(Topics(settings.prefix), forward.key)
     record = Outgoing(
         key=forward.key.encode(),
         value=encode(forward.event),
         headers=headers(forward.event, source=settings.source),
     )
+    if (size := record_size(record)) > RECORD_BYTES_MAX:
+        raise EventTooLargeError(size=size, limit=RECORD_BYTES_MAX)
     return await publisher.send(at.topic, record, partition=at.partition)
 
 
