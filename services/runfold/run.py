@@ -24,7 +24,7 @@ from runfold.log.reader import read
 from runfold.log.settings import LogSettings
 from runfold.log.shared import forward
 from runfold.responses import record_stream
-from runfold_projections.admission import Admission, Admitted
+from runfold_projections.admission import Admission, Admitted, Outcome
 from runfold_projections.ledger import build_messages_from_log
 from runfold_projections.providers import Encoded, Lossy, encode, provider_of, recorder, validate
 from runfold_projections.repair import repair as mend
@@ -356,33 +356,34 @@ class Run:
             await self._ring()
         else:
             self._awake_since = max(self._awake_since, sent_at)
-        is_duplicate = await self._check_outcomes(events, first_offset=position.offset)
-        if self._forwards and not self._ended:
+        outcomes = await self._outcomes(events, first_offset=position.offset)
+        if self._forwards:
+            accepted = [one for one, outcome in zip(events, outcomes, strict=True) if outcome == "accepted"]
             life = self.life
-            await forward(self._publisher, self._settings, events, app=life.agent_id, user=life.user_id)
+            await forward(self._publisher, self._settings, accepted, app=life.agent_id, user=life.user_id)
         self._ended = self._ended or any(event.type in ENDINGS for event in events)
-        return position._replace(is_duplicate=is_duplicate)
+        return position._replace(is_duplicate=outcomes[0] == "duplicate")
 
-    async def _check_outcomes(self, events: list[AnyEvent], *, first_offset: int) -> bool:
-        """Asks the log whether it rejected one of the events, where it may have; whether the first one was there before."""
+    async def _outcomes(self, events: list[AnyEvent], *, first_offset: int) -> list[Outcome]:
+        """What has become of the events: asked of the log where it may have refused one, else as it is known here."""
         end = first_offset + len(events)
         is_known = first_offset == self._known_offset
         if is_known:
             self._known_offset = end
         # Nothing is between an event and the offset before it.
         is_expected = events[0].expected_offset in (None, first_offset - 1)
-        if is_expected and not _changes_after_end(events, ended=self._ended or not is_known):
-            return False
-        is_duplicate = False
+        if is_expected and not _may_be_refused(events, ended=self._ended or not is_known):
+            return ["late" if self.ended else "accepted"] * len(events)
+        outcomes: list[Outcome] = []
         async for admitted in self.history(end=end):
-            if admitted.record.offset == first_offset:
-                is_duplicate = admitted.outcome == "duplicate"
+            if admitted.record.offset >= first_offset:
+                outcomes.append(admitted.outcome)
             if admitted.event is not None and admitted.counts and admitted.event.type in ENDINGS:
                 self._ended = True
             if admitted.outcome == "rejected" and admitted.record.offset >= first_offset:
                 raise RejectedError(self.run_id, offset=admitted.record.offset, reason=admitted.reason)
         self._known_offset = max(self._known_offset, end)
-        return is_duplicate
+        return outcomes
 
     async def _ring_if_quiet(self) -> None:
         if time.monotonic() - self._awake_since > self._settings.park_seconds / 2:
@@ -428,10 +429,11 @@ def _check_expectations(events: Sequence[AnyEvent]) -> None:
             )
 
 
-def _changes_after_end(events: Sequence[AnyEvent], *, ended: bool) -> bool:
-    """Whether one of the events changes a run that has ended, or opens it again."""
+def _may_be_refused(events: Sequence[AnyEvent], *, ended: bool) -> bool:
+    """Whether one of the events opens a run again, or comes to one that may have ended (`ended`), or been answered, before."""
     for event in events:
-        if event.type == "run_opened" or (ended and event.type in LIFECYCLE):
+        # Of two answers to one trigger both have the same id, and each creates other memories.
+        if event.type == "run_opened" or (ended and event.type in (*LIFECYCLE, "memories_generated")):
             return True
         ended = ended or event.type in ENDINGS
     return False

@@ -12,7 +12,7 @@ from typing import Final, NoReturn, Self
 
 from runfold.client import Runfold
 from runfold.generation.answering import derived_id, is_log, log_run_id, stored
-from runfold.generation.generator import KIND
+from runfold.generation.logs import open_log
 from runfold.generation.options import GenerationOptions
 from runfold.generation.tending import Tending
 from runfold.log.driver import kafka_errors
@@ -95,9 +95,7 @@ class CompletedRuns:
         if end is None:
             return
         name = ("run_completed", bank_id, life.log_id)
-        run = await runfold.open_run(
-            agent_id=bank_id, run_id=log_run_id(*name), labels={KIND: "run_completed"}
-        )
+        run = await open_log(runfold, bank_id=bank_id, run_id=log_run_id(*name), kind="run_completed")
         try:
             asked = new_data(
                 GenerationRequested,

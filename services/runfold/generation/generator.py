@@ -9,11 +9,12 @@ the trigger (`GenerationRequested`), and one answer (`MemoriesGenerated`). The r
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from runfold.client import Runfold
 from runfold.generation.answering import Answers, Trigger, give_up, log_run_id, stored
 from runfold.generation.extraction import extract
+from runfold.generation.logs import KIND, log_of
 from runfold.generation.model import MemoryModel
 from runfold.generation.options import (
     DIRECT_FACTS_MAX,
@@ -38,12 +39,8 @@ from runfold_schemas.events import AnyEvent
 from runfold_schemas.memories import GenerationRequested
 from runfold_schemas.sessions import FrameworkEvent
 
-KIND: Final = "runfold.generation"
-"""The label of runs that are the log of a generation."""
-
 Log = Sequence[tuple[int, AnyEvent]]
 """Events with their offsets."""
-
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +95,8 @@ class Generator:
         _ = self.model
         named = {"run_id": log_run_id(str(uuid7())), "labels": {KIND: "request"}}
         async with self.runfold.run(agent_id=bank_id, **named) as run:
-            trigger = await requested(run, bank_id, scope, source, options)
+            log = log_of(self.runfold, run.life, is_new=run.is_new)
+            trigger = await requested(log, bank_id, scope, source, options)
             try:
                 return await self.answer(trigger)
             except RunfoldError as error:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pydantic import ValidationError
 
 from runfold.generation.answering import derived_id, log_run_id
-from runfold.generation.generator import KIND, said_by
+from runfold.generation.generator import said_by
+from runfold.generation.logs import open_log
 from runfold.generation.options import GenerationOptions, Ingested
 from runfold.generation.tending import Tending
 from runfold.generation.trigger_log import TriggerLog
@@ -65,9 +66,8 @@ class IngestStreams:
 
     async def _log(self, bank_id: str, scope: Mapping[str, str], stream_id: str) -> TriggerLog:
         runfold = self._tending.generator().runfold
-        run = await runfold.open_run(
-            agent_id=bank_id, run_id=stream_run_id(bank_id, scope, stream_id), labels={KIND: "stream"}
-        )
+        run_id = stream_run_id(bank_id, scope, stream_id)
+        run = await open_log(runfold, bank_id=bank_id, run_id=run_id, kind="stream")
         log = self._tending.log_of(run.life)
         if not log.state.next_offset:
             await log.catch_up()

@@ -14,6 +14,7 @@ from typing import Final, Self
 from runfold.client import Runfold
 from runfold.generation.answering import is_log
 from runfold.generation.generator import Generator
+from runfold.generation.logs import log_of
 from runfold.generation.trigger_log import TriggerLog
 from runfold.generation.triggers import Reason, due, due_at
 from runfold.log.ends import LogEnds
@@ -86,7 +87,7 @@ class Tending:
         generator = self._current()
         known = self._logs.get(life.run_id)
         if known is None or known.run.life.log_id != life.log_id:
-            known = self._logs[life.run_id] = TriggerLog(generator, generator.runfold.run_of(life))
+            known = self._logs[life.run_id] = TriggerLog(generator, log_of(generator.runfold, life))
         known.used_at = time.monotonic()
         return known
 

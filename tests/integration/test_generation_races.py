@@ -1,0 +1,155 @@
+"""Two who answer one trigger at the same time: memories are as the one answer has them that stands in the log."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.memory_verbs import check_memories_rebuild
+from tests.processes import until
+from tests.remembering import ScriptedModel, fact
+from tests.session_verbs import Projector
+
+from runfold import Run, Runfold
+from runfold.generation.answering import Trigger, log_run_id
+from runfold.generation.generator import Generator, requested
+from runfold.generation.model import Found
+from runfold.generation.options import Contents, DirectFacts, GenerationOptions
+from runfold.generation.tending import Tending
+from runfold.log.shared import partitions_of, read_counting
+from runfold.memories import Memories
+from runfold.query.reading import Reading
+from runfold.settings import Settings
+from runfold_schemas.memories import MemoryChange, MemoryCreated
+
+BANK = "bank"
+
+HELLO = Contents([{"role": "user", "parts": [{"text": "I prefer window seats."}]}])
+
+
+class SlowModel(ScriptedModel):
+    """Answers when it is let go."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(found=[Found(fact=said, topics=["USER_PREFERENCES"])])
+        self.is_asked = asyncio.Event()
+        self.may_answer = asyncio.Event()
+
+    async def extract(self, conversation: str, *, instructions: str) -> Any:
+        self.is_asked.set()
+        await self.may_answer.wait()
+        return await super().extract(conversation, instructions=instructions)
+
+
+@dataclass
+class World:
+    settings: Settings
+    runfold: Runfold
+    memories: Memories
+    scope: dict[str, str] = field(default_factory=lambda: {"user": uuid4().hex})
+
+    def generator(self, model: ScriptedModel | None) -> Generator:
+        return Generator(self.memories, self.runfold, model)
+
+    async def facts(self) -> list[str]:
+        near = await self.memories.nearest(BANK, self.scope, "x", limit=100)
+        return sorted(one.record.memory.fact for one in near)
+
+    async def told(self) -> list[MemoryChange]:
+        """What `{prefix}.memories` has of the scope, without what comes again."""
+        found = [
+            one.event.data
+            for at in partitions_of(self.runfold.topics.memories)
+            async for one in read_counting(self.settings.log(), at)
+        ]
+        created = {
+            one.memory_id
+            for one in found
+            if isinstance(one, MemoryCreated) and one.memory.scope == self.scope
+        }
+        return [one for one in found if one.memory_id in created]
+
+
+@pytest.fixture(scope="module")
+async def projector(settings: Settings) -> AsyncIterator[Projector]:
+    projector = Projector(settings)
+    await projector.start()
+    yield projector
+    await projector.stop()
+
+
+@pytest.fixture(scope="module")
+async def memories(settings: Settings, runfold: Runfold, projector: Projector) -> AsyncIterator[Memories]:
+    async with Reading(settings) as reading:
+        memories = Memories(runfold, reading.stored_memories, similarity=reading.similarity)
+        await memories.create_bank(BANK)
+        yield memories
+
+
+@pytest.fixture
+def world(settings: Settings, runfold: Runfold, memories: Memories) -> World:
+    return World(settings, runfold, memories)
+
+
+async def test_a_request_that_was_overtaken_adds_nothing_to_what_stands(world):
+    slow, quick = SlowModel("Prefers aisle seats"), SlowModel("Prefers window seats")
+    quick.may_answer.set()
+    asking = asyncio.create_task(world.generator(slow).generate(BANK, world.scope, HELLO))
+    await slow.is_asked.wait()
+
+    async def is_answered() -> bool:
+        return await world.facts() == ["Prefers window seats"]
+
+    async with Tending(lambda: world.generator(quick), sweep_seconds=0.1, take_up_seconds=0):
+        await until(is_answered, what="the answer of who took it up")
+    slow.may_answer.set()
+    [made] = await asking
+
+    assert await world.facts() == ["Prefers window seats"]
+    assert [one.memory_id for one in await world.told()] == [made.memory_id]
+
+
+@pytest.mark.parametrize("last", [0, 1])
+async def test_answers_that_are_published_to_an_open_log_change_memories_once(world, last):
+    run_id = log_run_id(world.scope["user"])
+    run = await world.runfold.open_run(agent_id=BANK, run_id=run_id)
+    trigger = await requested(run, BANK, world.scope, HELLO, GenerationOptions())
+    models = [SlowModel("Prefers aisle seats"), SlowModel("Prefers window seats")]
+    others = Trigger(await world.runfold.get_run(run_id), trigger.event, trigger.offset)
+    answering = [
+        asyncio.create_task(world.generator(model).answer(one))
+        for model, one in zip(models, [trigger, others], strict=True)
+    ]
+    for model in models:
+        await model.is_asked.wait()
+
+    models[1 - last].may_answer.set()
+    [stands] = await answering[1 - last]
+    models[last].may_answer.set()
+
+    assert await answering[last] == [stands]
+    assert await world.facts() == [models[1 - last].found[0].fact]
+    assert [one.memory_id for one in await world.told()] == [stands.memory_id]
+
+
+async def test_what_is_late_is_not_forwarded_by_who_can_know_it(world):
+    run: Run = await world.runfold.open_run(agent_id="agent")
+    other = await world.runfold.get_run(run.run_id)
+    await other.complete()
+    [made] = await world.generator(None).generate(BANK, world.scope, DirectFacts([fact("Likes tea")]))
+    [created] = await world.told()
+    again = created.model_copy(update={"memory_id": uuid4().hex})
+
+    async def is_known() -> bool:
+        return run.ended
+
+    await until(is_known, what="the end of the run in the catalog")
+    await run.publish(again, late=True)
+
+    assert [one.memory_id for one in await world.told()] == [made.memory_id]
+
+
+async def test_a_rebuild_reads_the_same(settings, projector):
+    await check_memories_rebuild(settings)
