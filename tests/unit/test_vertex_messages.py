@@ -12,7 +12,7 @@ from tests.records import modest
 
 from runfold.vertex.messages import Duration, Fields, Message, Timestamp, camel, rfc3339
 from runfold.vertex.names import Name, checked_id, new_id
-from runfold.vertex.paging import page, place_of, token_of
+from runfold.vertex.paging import Paging, page, place_of, token_of
 from runfold_schemas.errors import InvalidEventError
 
 FULL = "projects/p/locations/l/reasoningEngines/1/sessions/2"
@@ -183,16 +183,49 @@ def test_a_foreign_token_is_a_place_or_refused(token: str):
         assert isinstance(place_of(token), list)
 
 
-@given(st.integers(0, 20), st.integers(1, 7))
-async def test_pages_have_all_items_once_and_are_never_empty(count: int, size: int):
-    async def items(begin: int) -> Any:
-        for number in range(begin, count):
-            yield number, str(number + 1)
+@given(st.lists(st.booleans(), max_size=30), st.integers(1, 7))
+async def test_pages_have_all_items_once_and_are_never_empty(wanted: list[bool], size: int):
+    async def fetch(limit: int, cursor: str | None) -> tuple[list[int], str | None]:
+        begin = int(cursor or 0)
+        end = begin + limit
+        return list(range(len(wanted)))[begin:end], str(end) if end < len(wanted) else None
 
-    found, token, pages = [], "0", 0
-    while token is not None:
-        shown, token = await page(items(int(token)), size)
+    found: list[int] = []
+    pages, token = 0, None
+    while token is not None or not pages:
+        shown, token = await page(fetch, wanted.__getitem__, Paging(size, token))
         assert shown or not pages
+        assert len(shown) == size or token is None
         found, pages = [*found, *shown], pages + 1
 
-    assert found == list(range(count))
+    assert found == [number for number, is_wanted in enumerate(wanted) if is_wanted]
+
+
+async def test_what_is_deleted_between_pages_hides_nothing_else():
+    items = list(range(9, -1, -1))
+
+    async def fetch(limit: int, cursor: str | None) -> tuple[list[int], str | None]:
+        behind = [item for item in items if cursor is None or item < int(cursor)]
+        return behind[:limit], str(behind[limit - 1]) if len(behind) > limit else None
+
+    found: list[int] = []
+    token = None
+    while token is not None or not found:
+        shown, token = await page(fetch, lambda item: item % 3 != 0, Paging(2, token))
+        found += shown
+        items = [item for item in items if item not in shown]
+
+    assert found == [8, 7, 5, 4, 2, 1]
+
+
+async def test_a_verb_is_asked_for_few_items_more_than_a_page_has():
+    asked: list[int] = []
+
+    async def fetch(limit: int, cursor: str | None) -> tuple[list[int], str | None]:
+        asked.append(limit)
+        begin = int(cursor or 0)
+        return list(range(begin, begin + limit)), str(begin + limit)
+
+    await page(fetch, lambda _: True, Paging(10, None))
+
+    assert sum(asked) == 20

@@ -9,10 +9,9 @@ from typing import Annotated, Any, ClassVar, Final, Self
 from pydantic import AfterValidator, ConfigDict, model_validator
 
 from runfold.generation.triggers import TriggerRule
-from runfold.store.listing import microseconds
 from runfold.vertex.bank_config import default_rule, is_understood, ours_of, wire_form
 from runfold.vertex.filters import Kind, Path
-from runfold.vertex.messages import PACKAGE, Fields, Message, Timestamp, camel, camel_name
+from runfold.vertex.messages import PACKAGE, Fields, Message, Timestamp, camel, camel_name, rfc3339
 from runfold.vertex.names import ENGINES, Name
 from runfold_projections.memory import BankRecord
 from runfold_schemas.data import DisplayName, Labels
@@ -74,7 +73,7 @@ class EngineMessage(Message):
             labels=config.labels or None,
             create_time=bank.created_at,
             update_time=bank.updated_at,
-            etag=str(microseconds(bank.updated_at)),
+            etag=rfc3339(bank.updated_at),
             context_spec=_context(config),
         )
         known = {*cls.model_fields, *map(camel_name, cls.model_fields)}

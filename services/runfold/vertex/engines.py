@@ -10,7 +10,7 @@ Engines have numbers for ids, as the product's: banks of other ids are there for
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -20,7 +20,6 @@ from starlette.routing import Route
 
 from runfold.memories import Memories
 from runfold.sessions import Sessions
-from runfold.store.listing import cursor_after, microseconds
 from runfold.vertex.app import Part
 from runfold.vertex.engine_documents import (
     FILTERED,
@@ -33,7 +32,7 @@ from runfold.vertex.filters import Filter, matches, parse_filter
 from runfold.vertex.messages import Empty, Message
 from runfold.vertex.names import ENGINES, Name, new_id
 from runfold.vertex.operations import done
-from runfold.vertex.paging import Paging, page, paging
+from runfold.vertex.paging import page, paging
 from runfold.vertex.requests import answer, name_of, parameter, read
 from runfold.vertex.session_documents import belongs
 from runfold_projections.memory import BankRecord
@@ -112,7 +111,7 @@ class _State:
         """Engines that the filter holds of, the newest first."""
         location, asked = name_of(request), paging(request)
         wanted = parse_filter(parameter(request, "filter"), FILTERED)
-        found, token = await page(_listed(self._memories(), wanted, asked), asked.size)
+        found, token = await page(self._banks, partial(_is_wanted, wanted), asked)
         shown = [EngineMessage.of(bank, location).json_form() for bank in found]
         return answer({"reasoningEngines": shown, **({"nextPageToken": token} if token else {})})
 
@@ -135,6 +134,9 @@ class _State:
     async def deleted(self, _: Name, __: Sequence[str]) -> Message:
         return Empty()
 
+    async def _banks(self, limit: int, cursor: str | None) -> tuple[Sequence[BankRecord], str | None]:
+        return await self._memories().banks(limit=limit, cursor=cursor)
+
     async def _delete_sessions(self, engine: Name, *, force: bool) -> None:
         """Raises `BankNotEmptyError` where there are any, and no `force`."""
         sessions, cursor = self._sessions(), None
@@ -153,13 +155,5 @@ class _State:
                 return
 
 
-async def _listed(memories: Memories, wanted: Filter, asked: Paging) -> AsyncIterator[tuple[BankRecord, str]]:
-    """The engines that the filter holds of, each with the token of what is behind it."""
-    cursor = asked.token
-    while True:
-        found, cursor = await memories.banks(limit=min(asked.size + 1, _AT_A_TIME), cursor=cursor)
-        for bank in found:
-            if _NUMBER.fullmatch(bank.bank_id) and matches(wanted, partial(field_of, bank)):
-                yield bank, cursor_after((microseconds(bank.created_at), bank.bank_id))
-        if cursor is None:
-            return
+def _is_wanted(wanted: Filter, bank: BankRecord) -> bool:
+    return bool(_NUMBER.fullmatch(bank.bank_id)) and matches(wanted, partial(field_of, bank))

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from starlette.requests import Request
@@ -12,8 +12,13 @@ from runfold_schemas.errors import InvalidEventError
 
 T = TypeVar("T")
 
+Fetch = Callable[[int, str | None], Awaitable[tuple[Sequence[T], str | None]]]
+"""A verb's list: so many items at the most from its cursor on, and the cursor of what is behind them, if anything is."""
+
 _DEFAULT: Final = 100
 _MAX: Final = 1000
+
+_AT_A_TIME: Final = 100
 
 
 class Paging(NamedTuple):
@@ -31,18 +36,28 @@ def paging(request: Request, *, default: int = _DEFAULT, most: int = _MAX) -> Pa
     return Paging(min(size or default, most), parameter(request, "pageToken"))
 
 
-async def page(items: AsyncIterator[tuple[T, str]], size: int) -> tuple[list[T], str | None]:
-    """The first `size` items, each of which comes with the token of what is behind it; and the token of the next page, if
-    there is one more item.
+async def page(fetch: Fetch[T], is_wanted: Callable[[T], bool], asked: Paging) -> tuple[list[T], str | None]:
+    """The items that are wanted, as many as are asked for; and the token of the next page, if there is one more of them. A
+    token is a cursor of the verb's own: what is fetched beyond the last item of a page is fetched once more up to it.
     """
     found: list[T] = []
-    following: str | None = None
-    async for item, token in items:
-        if len(found) == size:
-            return found, following
-        found.append(item)
-        following = token
-    return found, None
+    cursor, token = asked.token, None
+    at_a_time = limit = min(asked.size, _AT_A_TIME)
+    while True:
+        items, following = await fetch(limit, cursor)
+        places = [place for place, item in enumerate(items) if is_wanted(item)]
+        missing = asked.size - len(found)
+        if places and not missing:
+            return found, token
+        if len(places) > missing:
+            limit = places[missing - 1] + 1
+            continue
+        found += [items[place] for place in places]
+        if following is None:
+            return found, None
+        if places and len(found) == asked.size:
+            token = following
+        cursor, limit = following, at_a_time
 
 
 def token_of(*place: Any) -> str:

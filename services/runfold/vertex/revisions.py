@@ -6,7 +6,7 @@
 Those of a deleted memory are there for 48 hours.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -20,8 +20,7 @@ from runfold.vertex.engines import bank_id
 from runfold.vertex.filters import Filter, Kind, Path, equalities, matches, parse_filter
 from runfold.vertex.memories import memory_id
 from runfold.vertex.memory_documents import REVISIONS, RevisionMessage
-from runfold.vertex.names import Name
-from runfold.vertex.paging import Paging, page, paging
+from runfold.vertex.paging import page, paging
 from runfold.vertex.requests import answer, name_of, parameter
 from runfold_projections.memory import Revision
 
@@ -32,8 +31,6 @@ _FILTERED: Final[Mapping[str, Kind]] = {
     "expire_time": "time",
 }
 
-_AT_A_TIME: Final = 100
-
 
 def revisions_part(memories: Callable[[], Memories]) -> Part:
     """`memories` gives what the routes speak to, or raises while there is no connection."""
@@ -41,7 +38,13 @@ def revisions_part(memories: Callable[[], Memories]) -> Part:
     async def list_revisions(request: Request) -> Response:
         memory, asked = name_of(request), paging(request)
         wanted = parse_filter(parameter(request, "filter"), _FILTERED)
-        found, token = await page(_listed(memories(), memory, wanted, asked), asked.size)
+        bank, labels = bank_id(memory.engine_id), _labels(wanted)
+
+        async def fetch(limit: int, cursor: str | None) -> tuple[Sequence[Revision], str | None]:
+            id_ = memory_id(memory)
+            return await memories().revisions(bank, id_, labels=labels, limit=limit, cursor=cursor)
+
+        found, token = await page(fetch, partial(_is_wanted, wanted), asked)
         shown = [RevisionMessage.of(revision, memory).json_form() for revision in found]
         return answer({"memoryRevisions": shown, **({"nextPageToken": token} if token else {})})
 
@@ -60,22 +63,14 @@ def revisions_part(memories: Callable[[], Memories]) -> Part:
     )
 
 
-async def _listed(
-    memories: Memories, memory: Name, wanted: Filter, asked: Paging
-) -> AsyncIterator[tuple[Revision, str]]:
-    """The revisions that the filter holds of, each with the token of what is behind it."""
+def _labels(wanted: Filter) -> dict[str, str]:
+    """What of the filter the verb can look for."""
     same = equalities(wanted)
-    labels = {path[1]: str(value) for path, value in same.items() if path[0] == "labels" and len(path) > 1}
-    bank, cursor = bank_id(memory.engine_id), asked.token
-    while True:
-        found, cursor = await memories.revisions(
-            bank, memory_id(memory), labels=labels, limit=min(asked.size + 1, _AT_A_TIME), cursor=cursor
-        )
-        for revision in found:
-            if matches(wanted, partial(_field_of, revision)):
-                yield revision, str(revision.offset)
-        if cursor is None:
-            return
+    return {path[1]: str(value) for path, value in same.items() if path[0] == "labels" and len(path) > 1}
+
+
+def _is_wanted(wanted: Filter, revision: Revision) -> bool:
+    return matches(wanted, partial(_field_of, revision))
 
 
 def _field_of(revision: Revision, path: Path) -> Any:

@@ -11,7 +11,7 @@
 Whoever appends through our own API, or reads a session's ledger there, has the same session before him.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Protocol
@@ -22,15 +22,13 @@ from starlette.routing import Route
 
 from runfold.session import Session
 from runfold.sessions import Sessions
-from runfold.store.listing import cursor_after
-from runfold.store.sessions import place_in_list
 from runfold.vertex.app import Part
 from runfold.vertex.errors import WireError
 from runfold.vertex.filters import Filter, Kind, equalities, matches, parse_filter
 from runfold.vertex.messages import Empty, Message, camel_name
 from runfold.vertex.names import Name, checked_id, new_id
 from runfold.vertex.operations import done
-from runfold.vertex.paging import Paging, page, paging
+from runfold.vertex.paging import page, paging
 from runfold.vertex.requests import answer, name_of, parameter, read
 from runfold.vertex.session_documents import (
     SESSIONS,
@@ -56,9 +54,6 @@ _FILTERED: Final[Mapping[str, Kind]] = {
 }
 
 _ORDERS: Final = ("create_time desc", "createTime desc")
-
-_AT_A_TIME: Final = 100
-"""Sessions that are read at once, of which the filter may leave few."""
 
 _FIELDS: Final = {"displayName", "labels", "sessionState", "ttl", "expireTime", "userId"}
 
@@ -122,7 +117,12 @@ class _State:
         if (order := parameter(request, "orderBy")) and order not in _ORDERS:
             raise WireError("UNIMPLEMENTED", f"orderBy: sessions are sorted by {_ORDERS[0]} alone")
         await self._engines.check(engine.engine_id)
-        found, token = await page(_listed(self._sessions(), engine, wanted, asked), asked.size)
+        sessions, named = self._sessions(), {"app": engine.engine_id, **_named(wanted)}
+
+        async def fetch(limit: int, cursor: str | None) -> tuple[Sequence[Session], str | None]:
+            return await sessions.list(**named, limit=limit, cursor=cursor)
+
+        found, token = await page(fetch, partial(_is_wanted, wanted, engine), asked)
         shown = [SessionMessage.of(session, engine).json_form() for session in found]
         return answer({"sessions": shown, **({"nextPageToken": token} if token else {})})
 
@@ -153,27 +153,16 @@ class _State:
         return SessionMessage.of(await self._sessions().view(our_id(name)), name)
 
 
-async def _listed(
-    sessions: Sessions, engine: Name, wanted: Filter, asked: Paging
-) -> AsyncIterator[tuple[Session, str]]:
-    """The sessions of an engine that the filter holds of, each with the token of what is behind it."""
+def _named(wanted: Filter) -> dict[str, Any]:
+    """What of the filter the verb can look for: the user and labels."""
     same = equalities(wanted)
     labels = {path[1]: str(value) for path, value in same.items() if path[0] == "labels" and len(path) > 1}
     user = same.get(("user_id",))
-    cursor, limit = asked.token, min(asked.size + 1, _AT_A_TIME)
-    while True:
-        found, cursor = await sessions.list(
-            app=engine.engine_id,
-            user=None if user is None else str(user),
-            labels=labels,
-            limit=limit,
-            cursor=cursor,
-        )
-        for session in found:
-            if belongs(session, engine) and matches(wanted, partial(field_of, session)):
-                yield session, cursor_after(place_in_list(session.record))
-        if cursor is None:
-            return
+    return {"user": None if user is None else str(user), "labels": labels}
+
+
+def _is_wanted(wanted: Filter, engine: Name, session: Session) -> bool:
+    return belongs(session, engine) and matches(wanted, partial(field_of, session))
 
 
 def _check_change(record: SessionRecord, asked: UpdateSession) -> None:
