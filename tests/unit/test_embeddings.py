@@ -246,7 +246,30 @@ def test_the_settings_choose_the_embedder():
 
     assert isinstance(embedder_of(Settings()), LocalEmbedder)
     assert isinstance(endpoint, OpenAICompatibleEmbedder)
-    assert (endpoint.model, endpoint.dimensions) == ("e@256", 256)
+    assert endpoint.model.startswith("e@")
+    assert endpoint.dimensions == 256
+
+
+def test_vectors_of_one_models_name_are_compared_only_where_endpoint_and_length_are_the_same():
+    key = "https://user:secret@a.example/v1?key=secret"
+    asked = [("https://a.example/v1", None), ("https://b.example/v1", None), ("https://a.example/v1", 8)]
+
+    names = [
+        OpenAICompatibleEmbedder(url, model="m", dimensions=dimensions).model
+        for url, dimensions in [*asked, *asked, (key, None)]
+    ]
+
+    assert names[:3] == names[3:6]
+    assert len(set(names)) == 4
+    assert "secret" not in "".join(names)
+
+
+def test_a_key_that_is_not_used_is_told(caplog):
+    embedder_of(Settings(embedding_api_key=SecretStr("sk-secret")))
+
+    [told] = caplog.messages
+    assert "RUNFOLD_EMBEDDING_URL" in told
+    assert "sk-secret" not in told
 
 
 def test_the_key_of_the_endpoint_is_never_shown(monkeypatch: pytest.MonkeyPatch):

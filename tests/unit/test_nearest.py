@@ -1,13 +1,23 @@
-"""Nearest vectors are those of the plain definition, and the threshold of duplicates loses none of the facts below."""
+"""Nearest vectors are those of the plain definition, the threshold of duplicates loses none of the facts below, and whoever asks
+for the nearest memories of a scope reads few of them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from tests.builders import EPOCH, event_id
 
-from runfold.embeddings import DUPLICATE_DISTANCE, nearest
+from runfold.embeddings import DUPLICATE_DISTANCE, Vectors, nearest
 from runfold.embeddings.local import LocalEmbedder
+from runfold.query.similarity import StoredSimilarity
+from runfold.store.memories import Described
+from runfold_projections.memory import MemoryRecord
+from runfold_schemas.memories import Memory
 
 SAME = [
     ("The user likes tea", "the user likes tea", True),
@@ -83,3 +93,94 @@ async def distance(one: str, other: str) -> float:
         first, second = await embedder.embed([one, other])
     [(_, found)] = nearest(first, second[np.newaxis], limit=1)
     return found
+
+
+class Scope:
+    """A scope's memories and their vectors, in the place of a generation in MongoDB and of what is decided."""
+
+    def __init__(self, count: int, stored: dict[str, bytes] | None = None) -> None:
+        self.topics, self.memories, self.vectors = self, self, self
+        self._records = {f"k{number}": record(f"fact {number}") for number in range(count)}
+        self.stored = {} if stored is None else stored
+        self.reads: list[int] = []
+
+    async def all_of(self, _: Any) -> "Scope":
+        return self
+
+    async def described(self, *_: Any, **__: Any) -> list[Described]:
+        return [Described(key, f"v{key}") for key in self._records]
+
+    async def get(self, names: Any, keys: Sequence[str] | None = None, **_: Any) -> dict[str, Any]:
+        if keys is not None:
+            return {key: self.stored[key] for key in keys if key in self.stored}
+        self.reads.append(len(names))
+        return {key: self._records[key] for key in names}
+
+    async def save(self, _: str, vectors: dict[str, bytes]) -> None:
+        self.stored |= vectors
+
+
+class Numbers:
+    """Embeds texts by their last number, in two dimensions."""
+
+    model, dimensions = "numbers", None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None: ...
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        angles = [int(text.split()[-1]) / 1000 for text in texts]
+        return np.array([[np.cos(angle), np.sin(angle)] for angle in angles], dtype=np.float32)
+
+
+def record(fact: str) -> MemoryRecord:
+    memory = Memory(fact=fact, scope={"user": "ann"})
+    return MemoryRecord(
+        bank_id="b",
+        memory_id=fact,
+        memory=memory,
+        revision_id=event_id(1),
+        created_at=EPOCH,
+        updated_at=EPOCH,
+    )
+
+
+async def asked(scope: Any, matches: Any = None) -> list[str]:
+    similarity = StoredSimilarity(scope, Numbers)
+    found = await similarity.nearest("b", {"user": "ann"}, "fact 7", limit=3, matches=matches)
+    return [near.record.memory.fact for near in found]
+
+
+async def test_a_filter_that_holds_of_nothing_costs_few_reads():
+    scope = Scope(1_000)
+    await asked(scope)
+    scope.reads.clear()
+
+    assert await asked(scope, lambda _: False) == []
+
+    assert sum(scope.reads) == 1_000
+    assert len(scope.reads) <= 10
+
+
+async def test_what_the_filter_holds_of_is_found_however_far_it_is():
+    assert await asked(Scope(300), lambda one: one.memory.fact in ("fact 0", "fact 299")) == [
+        "fact 0",
+        "fact 299",
+    ]
+
+
+async def test_without_a_filter_no_more_is_read_than_answered():
+    scope = Scope(300)
+    await asked(scope)
+
+    assert scope.reads == [300, 3]  # once for the vectors
+
+
+async def test_a_stored_vector_of_another_length_is_made_anew():
+    scope = Scope(20, {f"vk{number}": np.ones(3, dtype="<f4").tobytes() for number in range(20)})
+
+    assert (await asked(scope))[0] == "fact 7"
+
+    assert {len(vector) for vector in scope.stored.values()} == {8}

@@ -1,9 +1,13 @@
 """Which embedder the settings ask for."""
 
+import logging
+
 from runfold.embeddings.embedder import Embedder
 from runfold.embeddings.local import LocalEmbedder
 from runfold.settings import Settings
 from runfold_schemas.errors import ConfigurationError
+
+_log = logging.getLogger(__name__)
 
 
 def embedder_of(settings: Settings) -> Embedder:
@@ -11,7 +15,13 @@ def embedder_of(settings: Settings) -> Embedder:
 
     Raises `ConfigurationError` where a package for it is missing.
     """
-    return LocalEmbedder() if settings.embedding_url is None else _endpoint(settings.embedding_url, settings)
+    if settings.embedding_url is not None:
+        return _endpoint(settings.embedding_url, settings)
+    if settings.embedding_api_key is not None:
+        _log.warning(
+            "RUNFOLD_EMBEDDING_API_KEY is not used: without RUNFOLD_EMBEDDING_URL the model on this machine is"
+        )
+    return LocalEmbedder()
 
 
 def _endpoint(url: str, settings: Settings) -> Embedder:

@@ -6,6 +6,7 @@ Errors of a moment are met by asking again, a few times, and then an `Unavailabl
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from http import HTTPStatus
 from typing import Any, Final, Self
 
@@ -50,9 +51,9 @@ class OpenAICompatibleEmbedder:
         timeout_seconds: float = 30.0,
         retry_seconds: float = 0.5,
     ) -> None:
-        self.model = model if dimensions is None else f"{model}@{dimensions}"
-        self.dimensions = dimensions
         self._url = _endpoint(url)
+        self.model = _space(model, self._url, dimensions)
+        self.dimensions = dimensions
         self._api_key = api_key.get_secret_value().strip() if api_key else ""
         self._asked: dict[str, Any] = {"model": model, "encoding_format": "float"}
         if dimensions is not None:
@@ -147,6 +148,14 @@ def _endpoint(url: str) -> httpx.URL:
         return httpx.URL(f"{url.rstrip('/')}/embeddings")
     except httpx.InvalidURL as error:
         raise ConfigurationError(f"RUNFOLD_EMBEDDING_URL is no URL: {error}") from error
+
+
+def _space(model: str, url: httpx.URL, dimensions: int | None) -> str:
+    """The name of the space of vectors: what one endpoint calls by a name may be another model than elsewhere. An address may
+    have a key in it, so it is told by its hash.
+    """
+    asked = f"{url} {dimensions or ''}".encode()
+    return f"{model}@{sha256(asked).hexdigest()[:16]}"
 
 
 def _may_pass(status: int) -> bool:

@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from itertools import count
 from typing import Final, Self
 
 import numpy as np
@@ -25,6 +24,11 @@ from runfold_projections.memory import MemoryRecord
 
 _KEPT_MAX: Final = 50_000
 """Vectors in this process: of 384 dimensions some 80 MB."""
+
+_STORED: Final = np.dtype("<f4")
+
+_READ_AT_ONCE: Final = 100
+"""Memories, at the least: a filter may leave few of them."""
 
 
 class StoredSimilarity:
@@ -61,16 +65,17 @@ class StoredSimilarity:
             if generation is None:
                 return []
             described = await generation.memories.described(bank_id, scope, now=now)
-            vectors = await self._vectors(generation, described, now=now)
+            vector = (await asked)[0]
+            vectors = await self._vectors(generation, described, dimensions=len(vector), now=now)
             # What has none was deleted meanwhile.
             described = [one for one in described if one.vector in vectors]
-            ranked = _ranked((await asked)[0], [vectors[one.vector] for one in described])
+            ranked = _ranked(vector, [vectors[one.vector] for one in described])
         finally:
             asked.cancel()
         return await _records(generation, described, ranked, limit=limit, matches=matches, now=now)
 
     async def _vectors(
-        self, generation: Generation, described: Sequence[Described], *, now: datetime
+        self, generation: Generation, described: Sequence[Described], *, dimensions: int, now: datetime
     ) -> dict[str, Vector]:
         vectors: dict[str, Vector] = {}
         for one in described:
@@ -78,25 +83,28 @@ class StoredSimilarity:
                 self._kept.move_to_end(one.vector)
                 vectors[one.vector] = self._kept[one.vector]
         if unknown := [one for one in described if one.vector not in vectors]:
-            found = await self._found(generation, unknown, now=now)
+            found = await self._found(generation, unknown, dimensions=dimensions, now=now)
             vectors |= found
             self._keep(found)
         return vectors
 
     async def _found(
-        self, generation: Generation, unknown: Sequence[Described], *, now: datetime
+        self, generation: Generation, unknown: Sequence[Described], *, dimensions: int, now: datetime
     ) -> dict[str, Vector]:
         model = (await self._embedder()).model
         stored = await generation.vectors.get(model, sorted({one.vector for one in unknown}))
+        # One of another length is not what this model makes, whoever has stored it.
         vectors: dict[str, Vector] = {
-            name: np.frombuffer(vector, dtype="<f4").astype(np.float32) for name, vector in stored.items()
+            name: np.frombuffer(vector, dtype=_STORED).astype(np.float32)
+            for name, vector in stored.items()
+            if len(vector) == dimensions * _STORED.itemsize
         }
         missing = {one.vector: one.key for one in unknown if one.vector not in vectors}
         if missing:
             made = await self._made(generation, missing, now=now)
             vectors |= made
             await generation.vectors.save(
-                model, {name: vector.astype("<f4").tobytes() for name, vector in made.items()}
+                model, {name: vector.astype(_STORED).tobytes() for name, vector in made.items()}
             )
         return vectors
 
@@ -135,13 +143,14 @@ async def _records(
     now: datetime,
 ) -> list[Near]:
     found: list[Near] = []
-    for begin in count(0, limit):
-        part = ranked[begin : begin + limit]
+    at_once = limit if matches is None else max(limit, _READ_AT_ONCE)
+    for begin in range(0, len(ranked), at_once):
+        part = ranked[begin : begin + at_once]
         records = await generation.memories.get([described[one.row].key for one in part], now=now)
         for one in part:
             record = records.get(described[one.row].key)
             if record is not None and (matches is None or matches(record)):
                 found.append(Near(record, one.distance))
-        if len(found) >= limit or len(part) < limit:
+        if len(found) >= limit:
             break
     return found[:limit]
