@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from runfold.generation.options import (
     DIRECT_FACTS_MAX,
@@ -20,6 +20,7 @@ from runfold.generation.options import (
 from runfold.generation.triggers import TriggerRule
 from runfold.memory_documents import MemoryDocument, RevisionWanted
 from runfold_schemas import memories
+from runfold_schemas.codec import first_fault
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import MemoryTopic, Metadata, Scope
 
@@ -87,7 +88,7 @@ class _Generating(_Request):
     revision: RevisionWanted = RevisionWanted()
 
     def options(self) -> GenerationOptions | None:
-        """None where nothing was said of it."""
+        """None where nothing was said of it. Raises `InvalidEventError` naming the field."""
         revision = self.revision
         given = self.model_fields_set & {"allowed_topics", "disable_consolidation", "metadata"}
         said: dict[str, Any] = {name: getattr(self, name) for name in given}
@@ -97,7 +98,11 @@ class _Generating(_Request):
             said[f"revision_{name}"] = getattr(revision, name)
         if "disabled" in revision.model_fields_set:
             said["disable_revisions"] = revision.disabled
-        return GenerationOptions(**said) if said else None
+        try:
+            return GenerationOptions(**said) if said else None
+        except ValidationError as error:
+            field, message = first_fault(error)
+            raise InvalidEventError(message, field=field) from error
 
 
 class Generate(_Generating):
