@@ -84,11 +84,12 @@ async def everything_remembered(
             found[f"{bank.bank_id} by {order} {ascending}"] = await _all_pages(
                 memories.list, bank.bank_id, wanted
             )
-    bank_ids = {bank.bank_id for bank in banks}
+    made = {bank.bank_id: bank.created_at for bank in banks}
     for key, head in (await _heads(settings)).items():
         of_memory = (head.bank_id, head.memory_id)
         found[f"head of {key}"] = await memories._reader.head(*of_memory)
-        if head.bank_id in bank_ids and head.can_be_rolled_back(lasting_until):
+        is_of_bank = head.bank_id in made and (head.deleted_at or lasting_until) >= made[head.bank_id]
+        if is_of_bank and head.can_be_rolled_back(lasting_until):
             found[f"revisions of {key}"] = await _revisions(memories, *of_memory, lasting_until)
     return found
 

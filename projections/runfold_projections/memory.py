@@ -42,6 +42,8 @@ class Head(BaseModel):
     scope: dict[str, str]
     changed_by: str
     """The id of the change that made it so."""
+    began: int
+    """The offset of its creation, or of the last one: revisions from before are of another life, with which it shares its id."""
     created_at: datetime
     changed_at: datetime
     expires_at: datetime | None = None
@@ -130,17 +132,17 @@ def apply(head: Head | None, event: AnyEvent, offset: int) -> Changed | Refused:
     ending = None
     match change:
         case MemoryCreated():
-            created_at, deleted_at = at, None
+            began, created_at, deleted_at = offset, at, None
             memory: Memory | None = change.memory
         case MemoryUpdated() | MemoryRolledBack():
             assert head is not None
-            created_at, deleted_at = head.created_at, None
+            began, created_at, deleted_at = head.began, head.created_at, None
             memory = change.memory
             if head.deleted_at is not None:
                 ending = Ending(head.deleted_at, offset, undone=True)
         case _:
             assert head is not None
-            created_at, deleted_at = head.created_at, at
+            began, created_at, deleted_at = head.began, head.created_at, at
             memory = None
             ending = Ending(at, offset, undone=False)
     return Changed(
@@ -149,6 +151,7 @@ def apply(head: Head | None, event: AnyEvent, offset: int) -> Changed | Refused:
             memory_id=change.memory_id,
             scope=memory.scope if memory is not None else head.scope if head is not None else {},
             changed_by=event.event_id,
+            began=began,
             created_at=created_at,
             changed_at=at,
             expires_at=memory.expires_at if memory is not None else None,

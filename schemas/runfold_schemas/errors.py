@@ -234,6 +234,17 @@ class NotYetVisibleError(RunfoldError):
         self.timeout_seconds = timeout_seconds
 
 
+class UndecidedError(RunfoldError):
+    """A change of a memory is durable, but what has become of it could not be read in time. Making it again would make it twice."""
+
+    def __init__(self, memory_id: str, *, reason: str) -> None:
+        super().__init__(
+            f"the change of memory {memory_id!r} is recorded and will be seen, but not yet ({reason}): read it later, do not repeat it"
+        )
+        self.memory_id = memory_id
+        self.reason = reason
+
+
 class UnavailableError(RunfoldError):
     """A server that we need does not answer. `server` is "Kafka", "MongoDB" or "The projector"."""
 

@@ -20,7 +20,7 @@ from runfold.ids import new_event_id, uuid7
 from runfold.log.shared import send_shared
 from runfold.memory import MemoriesWanted, MemoryReader, Near, Published, RevisionOptions, Similarity
 from runfold.memory_terms import left, restored, ttl_of_created, with_expiry
-from runfold_projections.memory import BankRecord, MemoryRecord, Refused, Revision
+from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
 from runfold_projections.state import Forward
 from runfold_schemas.codec import first_fault, new_data, new_event
 from runfold_schemas.errors import (
@@ -34,6 +34,7 @@ from runfold_schemas.errors import (
     MemoryNotFoundError,
     RevisionNotFoundError,
     UnavailableError,
+    UndecidedError,
 )
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.memories import (
@@ -65,7 +66,7 @@ _PAGE: Final = 500
 
 class Memories:
     """Every verb may raise `UnavailableError`, `InvalidIdError` and `InvalidEventError`; all that name a bank
-    `BankNotFoundError`.
+    `BankNotFoundError`; all that change one memory `UndecidedError`, where the change is durable and cannot be read yet.
     """
 
     def __init__(
@@ -216,27 +217,23 @@ class Memories:
     ) -> MemoryRecord:
         """The memory holds again what it held after that revision, also if it was deleted since; this leaves a revision too.
 
-        Raises `RevisionNotFoundError`, `MemoryChangedError`, and `InvalidEventError` for the revision of a deletion.
+        Raises `MemoryNotFoundError`, `RevisionNotFoundError`, `MemoryChangedError`, and `InvalidEventError` for the revision of a deletion.
         """
         bank = await self.bank(bank_id)
-        target = await self._reader.revision(bank_id, memory_id, revision_id)
-        if target is None:
-            raise RevisionNotFoundError(bank_id, memory_id, revision_id)
-        if target.memory is None:
-            raise InvalidEventError(
-                "a deletion holds nothing to roll back to: name an earlier revision", field="revision_id"
-            )
         for _ in range(_ATTEMPTS):
             now = datetime.now(UTC)
-            head = await self._reader.head(bank_id, memory_id)
-            if head is None or not head.can_be_rolled_back(now):
-                raise RevisionNotFoundError(bank_id, memory_id, revision_id)
+            head = await self._head(bank, memory_id, now)
+            target = await self._revision(bank_id, memory_id, revision_id, head)
+            if target.memory is None:
+                raise InvalidEventError(
+                    "a deletion holds nothing to roll back to: name an earlier revision", field="revision_id"
+                )
             change = new_data(
                 MemoryRolledBack,
                 bank_id=bank_id,
                 memory_id=memory_id,
                 based_on=head.changed_by,
-                memory=restored(target.memory, head, bank, now),
+                memory=restored(target, head, bank, now),
                 revision_id=revision_id,
                 **left(revision, bank, now),
             )
@@ -299,26 +296,20 @@ class Memories:
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[Sequence[Revision], str | None]:
-        """A page of a memory's revisions, the newest first, and the cursor of the next page. Raises `MemoryNotFoundError` where
-        there is neither a memory nor any revision of it.
+        """A page of a memory's revisions, the newest first, and the cursor of the next page. Those of an earlier memory that had
+        the same id are not its. Raises `MemoryNotFoundError` of one that is not there and cannot be rolled back.
         """
-        await self.bank(bank_id)
-        found, following = await self._reader.revisions(
-            bank_id, memory_id, labels=labels or {}, limit=limit, cursor=cursor
+        head = await self._head(await self.bank(bank_id), memory_id, datetime.now(UTC))
+        return await self._reader.revisions(
+            bank_id, memory_id, since=head.began, labels=labels or {}, limit=limit, cursor=cursor
         )
-        if not found and await self._reader.find(bank_id, memory_id) is None:
-            head = await self._reader.head(bank_id, memory_id)
-            if head is None or not head.can_be_rolled_back(datetime.now(UTC)):
-                raise MemoryNotFoundError(bank_id, memory_id)
-        return found, following
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision:
-        """Raises `RevisionNotFoundError`, also of a revision of another memory, and of one that has expired."""
-        await self.bank(bank_id)
-        found = await self._reader.revision(bank_id, memory_id, revision_id)
-        if found is None:
-            raise RevisionNotFoundError(bank_id, memory_id, revision_id)
-        return found
+        """Raises `MemoryNotFoundError`, and `RevisionNotFoundError` also of a revision of another memory, and of one that has
+        expired.
+        """
+        head = await self._head(await self.bank(bank_id), memory_id, datetime.now(UTC))
+        return await self._revision(bank_id, memory_id, revision_id, head)
 
     # What all changes have in common.
 
@@ -348,8 +339,28 @@ class Memories:
         event = _event(change, now=now)
         offset = await self._publish(memory_key(change.bank_id, change.memory_id), event)
         published = Published(change.bank_id, change.memory_id, event.event_id, offset)
-        [outcome] = await self._reader.outcomes([published])
+        try:
+            [outcome] = await self._reader.outcomes([published])
+        except UnavailableError as error:
+            raise UndecidedError(change.memory_id, reason=str(error).removesuffix(": retry")) from error
         return outcome
+
+    async def _head(self, bank: BankRecord, memory_id: str, now: datetime) -> Head:
+        """What decides about a memory that is there, or can be again. What an earlier bank of that id had is neither."""
+        head = await self._reader.head(bank.bank_id, memory_id)
+        if (
+            head is None
+            or not head.can_be_rolled_back(now)
+            or (head.deleted_at is not None and head.deleted_at < bank.created_at)
+        ):
+            raise MemoryNotFoundError(bank.bank_id, memory_id)
+        return head
+
+    async def _revision(self, bank_id: str, memory_id: str, revision_id: str, head: Head) -> Revision:
+        found = await self._reader.revision(bank_id, memory_id, revision_id)
+        if found is None or found.offset < head.began:
+            raise RevisionNotFoundError(bank_id, memory_id, revision_id)
+        return found
 
     async def _publish(self, key: str, event: AnyEvent) -> int:
         """The offset of the event once it is durable."""

@@ -74,9 +74,16 @@ class MemoryReader(Protocol):
     async def find(self, bank_id: str, memory_id: str) -> MemoryRecord | None: ...
 
     async def revisions(
-        self, bank_id: str, memory_id: str, *, labels: Mapping[str, str], limit: int, cursor: str | None
+        self,
+        bank_id: str,
+        memory_id: str,
+        *,
+        since: int,
+        labels: Mapping[str, str],
+        limit: int,
+        cursor: str | None,
     ) -> tuple[list[Revision], str | None]:
-        """A page of a memory's revisions, the newest first, and the cursor of the next page if there is one."""
+        """A page of a memory's revisions from this offset on, the newest first, and the cursor of the next page if there is one."""
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None: ...
 

@@ -76,7 +76,14 @@ class LogMemoryReader:
         return _unexpired((await self._of(bank_id, memory_id)).records.get(memory_key(bank_id, memory_id)))
 
     async def revisions(
-        self, bank_id: str, memory_id: str, *, labels: Mapping[str, str], limit: int, cursor: str | None
+        self,
+        bank_id: str,
+        memory_id: str,
+        *,
+        since: int,
+        labels: Mapping[str, str],
+        limit: int,
+        cursor: str | None,
     ) -> tuple[list[Revision], str | None]:
         folded, key, now = (
             await self._of(bank_id, memory_id),
@@ -88,6 +95,7 @@ class LogMemoryReader:
             revision
             for (of, _), revision in folded.revisions.items()
             if of == key
+            and revision.offset >= since
             and revision.expires_at > now
             and labels.items() <= revision.labels.items()
             and (before is None or revision.offset < before)

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from runfold.memory import RevisionOptions
-from runfold_projections.memory import BankRecord, Head
+from runfold_projections.memory import BankRecord, Head, Revision
 from runfold_schemas.memories import REVISION_TTL, Memory
 
 
@@ -33,8 +33,15 @@ def ttl_of_created(bank: BankRecord) -> float | None:
     return bank.config.create_ttl_seconds or bank.config.memory_ttl_seconds
 
 
-def restored(memory: Memory, head: Head, bank: BankRecord, now: datetime) -> Memory:
-    """What an earlier revision held, with the expiry that the memory has now, or would get if it were made now."""
+def restored(revision: Revision, head: Head, bank: BankRecord, now: datetime) -> Memory:
+    """What an earlier revision held. A memory that is there keeps its expiry. One that is gone gets that of the revision, or,
+    where that is over, as much time as it had then, or what a new one gets.
+    """
+    assert revision.memory is not None
+    expires_at = revision.memory.expires_at
     if head.stands(now):
-        return memory.model_copy(update={"expires_at": head.expires_at})
-    return with_expiry(memory.model_copy(update={"expires_at": None}), ttl_of_created(bank), now)
+        expires_at = head.expires_at
+    elif expires_at is not None and expires_at <= now:
+        expires_at = now + (expires_at - revision.created_at)
+    restored = revision.memory.model_copy(update={"expires_at": expires_at})
+    return restored if head.stands(now) else with_expiry(restored, ttl_of_created(bank), now)

@@ -41,6 +41,7 @@ from runfold_schemas.errors import (
     SessionEndedError,
     SessionNotFoundError,
     UnavailableError,
+    UndecidedError,
 )
 
 PROBLEM_JSON = "application/problem+json"
@@ -68,6 +69,7 @@ _STATUS: Mapping[type[RunfoldError], HTTPStatus] = {
     RejectedError: HTTPStatus.CONFLICT,
     ConfigurationError: HTTPStatus.SERVICE_UNAVAILABLE,
     NotYetVisibleError: HTTPStatus.GATEWAY_TIMEOUT,
+    UndecidedError: HTTPStatus.GATEWAY_TIMEOUT,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 

@@ -64,6 +64,7 @@ def head(changed_by: str) -> Head:
         memory_id="m",
         scope={"user": "ann"},
         changed_by=changed_by,
+        began=0,
         created_at=EPOCH,
         changed_at=EPOCH,
     )

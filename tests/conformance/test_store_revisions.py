@@ -42,7 +42,7 @@ def revision(offset: int, **fields: Any) -> Revision:
 
 
 async def listed(revisions: RevisionStore, **options: Any) -> list[int]:
-    defaults: dict[str, Any] = {"labels": {}, "now": NOW, "before": None, "limit": 100}
+    defaults: dict[str, Any] = {"since": 0, "labels": {}, "now": NOW, "before": None, "limit": 100}
     return [one.offset for one in await revisions.list(KEY, **(defaults | options))]
 
 
@@ -53,6 +53,7 @@ async def test_revisions_are_listed_newest_first_and_from_a_place_on(revisions):
     assert await listed(revisions) == [4, 3, 2, 1]
     assert await listed(revisions, limit=2) == [4, 3]
     assert await listed(revisions, before=3) == [2, 1]
+    assert await listed(revisions, since=2, before=4) == [3, 2]
 
 
 async def test_a_revision_is_read_as_it_was_saved_under_its_own_memory_only(revisions):
@@ -102,7 +103,7 @@ async def test_the_revisions_of_a_deleted_memory_expire_with_it(revisions):
 
     kept = {
         one.offset: one.expires_at
-        for one in await revisions.list(KEY, labels={}, now=NOW, before=None, limit=9)
+        for one in await revisions.list(KEY, since=0, labels={}, now=NOW, before=None, limit=9)
     }
     assert kept == {1: UNTIL, 2: soon}
     assert await listed(revisions, now=UNTIL) == []

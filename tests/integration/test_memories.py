@@ -28,6 +28,7 @@ from runfold_schemas.errors import (
     MemoryConflictError,
     MemoryNotFoundError,
     RevisionNotFoundError,
+    UndecidedError,
 )
 from runfold_schemas.memories import (
     BankConfig,
@@ -149,6 +150,40 @@ async def test_a_deleted_memory_is_gone_at_once_and_can_be_rolled_back(memories,
         await memories.rollback(bank, name, deletion.revision_id)
     assert (await memories.rollback(bank, name, first.revision_id)).memory == created.memory
     assert (await memories.revision(bank, name, first.revision_id)).expires_at > first.expires_at
+
+
+async def test_what_is_created_anew_has_nothing_of_what_had_its_id_before(memories, bank):
+    before = await memories.create(bank, memory("a secret"), memory_id="m")
+    await memories.delete(bank, "m")
+
+    await memories.create(bank, memory("hers", scope={"user": "ben"}), memory_id="m")
+
+    assert await history(memories, bank, "m") == [("created", "hers")]
+    for verb in (memories.revision, memories.rollback):
+        with pytest.raises(RevisionNotFoundError):
+            await verb(bank, "m", before.revision_id)
+    await memories.delete_bank(bank, force=True)
+    await memories.create_bank(bank)
+    for verb in (memories.revision, memories.rollback):
+        with pytest.raises(MemoryNotFoundError):
+            await verb(bank, "m", before.revision_id)
+    with pytest.raises(MemoryNotFoundError):
+        await memories.revisions(bank, "m")
+
+
+async def test_a_rollback_keeps_what_was_said_of_its_expiry(memories, bank):
+    soon, later = (datetime.now(UTC) + timedelta(seconds=seconds) for seconds in (0.5, 3600))
+    short = await memories.create(bank, memory(expires_at=soon))
+    long = await memories.create(bank, memory(expires_at=later))
+    await memories.delete(bank, long.memory_id)
+    while datetime.now(UTC) <= soon:
+        await asyncio.sleep(0.05)
+
+    again = await memories.rollback(bank, short.memory_id, short.revision_id)
+    deleted = await memories.rollback(bank, long.memory_id, long.revision_id)
+
+    assert again.memory.expires_at - again.updated_at == soon - short.created_at
+    assert deleted.memory.expires_at == later
 
 
 async def test_writers_of_one_memory_lose_nothing_of_each_other(memories, bank):
@@ -408,6 +443,20 @@ async def test_what_is_near_can_be_filtered_by_a_function_and_is_not_asked_of_th
         assert [one.record.memory.fact for one in dogs] == ["has a dog"]
         with pytest.raises(ConfigurationError):
             await worker.runfold.memories.nearest(bank, SCOPE, "plane")
+
+
+async def test_a_change_that_cannot_be_read_in_time_is_durable_and_says_so(settings):
+    name = f"m{uuid4().hex[:8]}"
+    own = settings.model_copy(update={"prefix": name, "database": name, "wait_timeout_seconds": 1})
+    async with projected(own), opened_memories(own) as memories:
+        await memories.create_bank("b")
+
+    async with opened_memories(own) as memories:
+        with pytest.raises(UndecidedError, match="do not repeat"):
+            await memories.create("b", memory(), memory_id="m")
+
+    async with projected(own), opened_memories(own) as memories:
+        assert (await patiently(lambda: memories.get("b", "m"))).memory == memory()
 
 
 async def test_mongodb_is_what_the_log_says(settings, worker):

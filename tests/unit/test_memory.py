@@ -413,6 +413,7 @@ def test_a_head_stands_until_it_expires_or_was_deleted():
             memory_id="m",
             scope=SCOPE,
             changed_by=event_id(0),
+            began=0,
             created_at=EPOCH,
             changed_at=EPOCH,
             **fields,

@@ -56,14 +56,21 @@ class StoredMemories:
         return (await generation.memories.get([key], now=datetime.now(UTC))).get(key) if generation else None
 
     async def revisions(
-        self, bank_id: str, memory_id: str, *, labels: Mapping[str, str], limit: int, cursor: str | None
+        self,
+        bank_id: str,
+        memory_id: str,
+        *,
+        since: int,
+        labels: Mapping[str, str],
+        limit: int,
+        cursor: str | None,
     ) -> tuple[list[Revision], str | None]:
         key, before = memory_key(bank_id, memory_id), offset_of(cursor)
         generation = await self._decided.of_keys(key)
         if generation is None:
             return [], None
         found = await generation.revisions.list(
-            key, labels=labels, now=datetime.now(UTC), before=before, limit=limit + 1
+            key, since=since, labels=labels, now=datetime.now(UTC), before=before, limit=limit + 1
         )
         return found[:limit], str(found[limit - 1].offset) if len(found) > limit else None
 

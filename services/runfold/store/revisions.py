@@ -66,13 +66,17 @@ class RevisionStore:
         self,
         key: str,
         *,
+        since: int,
         labels: Mapping[str, str],
         now: datetime,
         before: int | None,
         limit: int,
     ) -> list[Revision]:
-        """The revisions of a memory, the newest first, only those from before this offset if it is given."""
-        query: dict[str, Any] = {"_id": _of_memory(key, before), "expires_us": {"$gt": microseconds(now)}}
+        """The revisions of a memory from one offset on, the newest first, only those from before another one if it is given."""
+        query: dict[str, Any] = {
+            "_id": _of_memory(key, before, since=since),
+            "expires_us": {"$gt": microseconds(now)},
+        }
         if labels:
             query["label_pairs"] = {"$all": label_pairs(labels)}
         with mongo_errors():
@@ -155,6 +159,6 @@ def _id(key: str, offset: int) -> dict[str, Any]:
     return {"memory": key, "offset": offset}
 
 
-def _of_memory(key: str, before: int | None) -> dict[str, Any]:
+def _of_memory(key: str, before: int | None, *, since: int = 0) -> dict[str, Any]:
     """The ids of a memory's revisions, of those before this offset if it is given."""
-    return {"$gte": _id(key, 0), "$lt": _id(key, _OFFSET_MAX if before is None else before)}
+    return {"$gte": _id(key, since), "$lt": _id(key, _OFFSET_MAX if before is None else before)}
