@@ -376,7 +376,8 @@ async def test_what_a_process_has_left_another_one_answers_and_completes(
     world, generator, model, is_answered
 ):
     run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
-    trigger = await requested(run, world.bank, world.scope, HELLO, GenerationOptions())
+    bank = await world.memories.bank(world.bank)
+    trigger = await requested(run, bank, world.scope, HELLO, GenerationOptions())
     if is_answered:
         await generator.answer(trigger)
 
@@ -389,7 +390,8 @@ async def test_what_a_process_has_left_another_one_answers_and_completes(
 
 async def test_a_trigger_that_says_nonsense_is_answered_with_what_is_wrong(world, generator):
     run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
-    trigger = await requested(run, world.bank, world.scope, HELLO, GenerationOptions())
+    bank = await world.memories.bank(world.bank)
+    trigger = await requested(run, bank, world.scope, HELLO, GenerationOptions())
     nonsense = trigger.data.model_copy(update={"options": {"options": {"nobody": "knows"}}})
     await generator.answer(trigger)
     await run.publish(nonsense)

@@ -83,7 +83,8 @@ class World:
 
     async def answers(self, run: Run) -> list[MemoriesGenerated]:
         """Of the generation that the run's completion has asked for."""
-        run_id = log_run_id("run_completed", self.bank, run.life.log_id)
+        bank = await self.memories.bank(self.bank)
+        run_id = log_run_id("run_completed", bank.created_by, run.life.log_id)
         if await self.runfold.catalog.lookup(run_id) is None:
             return []
         log = await self.runfold.get_run(run_id)

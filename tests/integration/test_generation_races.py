@@ -115,7 +115,8 @@ async def test_a_request_that_was_overtaken_adds_nothing_to_what_stands(world):
 async def test_answers_that_are_published_to_an_open_log_change_memories_once(world, last):
     run_id = log_run_id(world.scope["user"])
     run = await world.runfold.open_run(agent_id=BANK, run_id=run_id)
-    trigger = await requested(run, BANK, world.scope, HELLO, GenerationOptions())
+    bank = await world.memories.bank(BANK)
+    trigger = await requested(run, bank, world.scope, HELLO, GenerationOptions())
     models = [SlowModel("Prefers aisle seats"), SlowModel("Prefers window seats")]
     others = Trigger(await world.runfold.get_run(run_id), trigger.event, trigger.offset)
     answering = [

@@ -15,14 +15,14 @@ from tests.processes import until
 from tests.remembering import ScriptedModel
 from tests.session_verbs import Projector
 
-from runfold import Runfold
+from runfold import Run, Runfold
 from runfold.generation.generator import Generator
 from runfold.generation.model import Found
 from runfold.generation.options import GenerationOptions, Ingested
 from runfold.generation.streams import IngestStreams, stream_run_id
 from runfold.generation.tending import Tending
 from runfold.generation.trigger_log import TriggerLog
-from runfold.generation.triggers import TriggerRule
+from runfold.generation.triggers import StreamSettings, TriggerRule
 from runfold.memories import Memories
 from runfold.query.reading import Reading
 from runfold.settings import Settings
@@ -54,6 +54,7 @@ class World:
     runfold: Runfold
     model: EchoModel
     scope: dict[str, str]
+    bank: str = BANK
 
     @asynccontextmanager
     async def process(self, *, without_model: bool = False, **options: Any) -> AsyncIterator[IngestStreams]:
@@ -62,9 +63,19 @@ class World:
         async with Tending(lambda: generator, **{"sweep_seconds": 0.2, **options}) as tending:
             yield IngestStreams(tending)
 
+    async def run(self) -> Run:
+        """The stream's."""
+        bank = await self.memories.bank(self.bank)
+        return await self.runfold.get_run(stream_run_id(bank.created_by, self.scope, "s"))
+
+    async def settings(self) -> StreamSettings:
+        """What counts of the stream, by its log."""
+        generator = Generator(self.memories, self.runfold, self.model)
+        return (await TriggerLog(generator, await self.run()).catch_up()).settings
+
     async def log(self) -> list[Any]:
         """What the stream's log says of generations."""
-        run = await self.runfold.get_run(stream_run_id(BANK, self.scope, "s"))
+        run = await self.run()
         told = GenerationRequested | MemoriesGenerated
         return [event.data async for event in run.events() if isinstance(event.data, told)]
 
@@ -72,7 +83,7 @@ class World:
         return sum(isinstance(one, MemoriesGenerated) for one in await self.log()) >= count
 
     async def facts(self) -> list[str]:
-        near = await self.memories.nearest(BANK, self.scope, "x", limit=100)
+        near = await self.memories.nearest(self.bank, self.scope, "x", limit=100)
         return sorted(one.record.memory.fact for one in near)
 
     async def remembers(self, *texts: str) -> bool:
@@ -170,7 +181,7 @@ async def test_an_event_id_counts_once_in_a_stream(world):
         await streams.ingest(BANK, world.scope, "s", said("two", event_id="e-2"))
 
     assert await world.facts() == world.heard("one", "two")
-    run = await world.runfold.get_run(stream_run_id(BANK, world.scope, "s"))
+    run = await world.run()
     contents = [event async for event in run.events() if event.type == "framework_event"]
     assert len(contents) == 2
     assert contents[0].timestamp - EPOCH == timedelta()
@@ -267,6 +278,71 @@ async def test_options_count_for_what_is_generated_later(world):
 
     near = await world.memories.nearest(BANK, world.scope, "x", limit=9)
     assert [one.record.memory.metadata for one in near] == [{"trip": "oslo"}] * 2
+
+
+async def test_what_is_not_given_stays_as_somebody_else_has_set_it(world):
+    first, second = TriggerRule(event_count=100), TriggerRule(event_count=50)
+    options = GenerationOptions(metadata={"trip": "oslo"})
+    async with world.process() as one, world.process() as other:
+        await one.ingest(BANK, world.scope, "s", said("one"), rule=first)
+        await other.ingest(BANK, world.scope, "s", said("two"), rule=second)
+
+        await one.ingest(BANK, world.scope, "s", said("three"), options=options)
+
+    settings = await world.settings()
+    assert (settings.rule, settings.options) == (second, options)
+
+
+async def test_a_rule_and_options_that_are_given_at_the_same_time_both_count(world):
+    options = [GenerationOptions(metadata={"number": float(number)}) for number in range(5)]
+    rules = [TriggerRule(event_count=100 + number) for number in range(5)]
+    async with world.process() as one, world.process() as other:
+        await one.ingest(BANK, world.scope, "s", [], rule=TriggerRule(event_count=99))
+        for rule, some in zip(rules, options, strict=True):
+            await asyncio.gather(
+                one.ingest(BANK, world.scope, "s", [], rule=rule),
+                other.ingest(BANK, world.scope, "s", [], options=some),
+            )
+
+            settings = await world.settings()
+            assert (settings.rule, settings.options) == (rule, some)
+
+
+async def test_a_bank_that_is_created_anew_knows_nothing_of_the_streams_before(world):
+    world.bank = (await world.memories.create_bank()).bank_id
+    async with world.process() as streams:
+        await streams.ingest(world.bank, world.scope, "s", said("one", event_id="e-1"))
+        await world.memories.delete_bank(world.bank, force=True)
+        await world.memories.create_bank(world.bank)
+        assert await world.facts() == []
+
+        await streams.ingest(world.bank, world.scope, "s", said("one", event_id="e-1"))
+
+    assert await world.facts() == world.heard("one")
+    await world.memories.delete_bank(world.bank, force=True)
+
+
+@pytest.mark.parametrize("is_created_anew", [False, True])
+async def test_what_is_pending_when_its_bank_goes_is_never_remembered(world, is_created_anew):
+    world.bank = (await world.memories.create_bank()).bank_id
+    async with world.process() as streams:
+        rule = TriggerRule(idle_seconds=0.5)
+        await streams.ingest(world.bank, world.scope, "s", said("one"), rule=rule)
+    run = await world.run()
+    await world.memories.delete_bank(world.bank)
+    if is_created_anew:
+        await world.memories.create_bank(world.bank)
+
+    async def is_over() -> bool:
+        return [event.type async for event in run.events()][-1] == "run_completed"
+
+    async with world.process():
+        await until(is_over, what="the end of the stream")
+
+    assert world.model.read == []
+    answers = [event.data async for event in run.events() if isinstance(event.data, MemoriesGenerated)]
+    assert ["does not exist" in answer.error for answer in answers] == [True]
+    assert not is_created_anew or await world.facts() == []
 
 
 async def test_what_cannot_be_ingested_is_told(world):

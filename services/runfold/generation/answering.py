@@ -23,9 +23,9 @@ from runfold.generation.options import Generated, GenerationOptions, SessionSour
 from runfold.memories import Memories
 from runfold.memory import Near
 from runfold.run import Run
-from runfold_projections.memory import MemoryRecord, Refused
+from runfold_projections.memory import BankRecord, MemoryRecord, Refused
 from runfold_schemas.codec import first_fault, new_data
-from runfold_schemas.errors import InvalidEventError, MemoryChangedError
+from runfold_schemas.errors import BankNotFoundError, InvalidEventError, MemoryChangedError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.memories import (
     GenerationRequested,
@@ -86,6 +86,12 @@ class Trigger:
         given = self.data.options.get("session")
         return None if given is None else _checked(_SESSION, given)
 
+    @property
+    def bank_created_by(self) -> str | None:
+        """The event that made the bank which was meant; None where any of that id is."""
+        given = self.data.options.get("bank_created_by")
+        return None if given is None else str(given)
+
 
 def derived_id(*parts: str) -> str:
     """An event's id that is the same for the same parts."""
@@ -113,13 +119,17 @@ def stored(
     facts: Sequence[Fact] | None = None,
     session: SessionSource | None = None,
     run_id: str | None = None,
+    bank_created_by: str | None = None,
 ) -> dict[str, Any]:
-    """What a trigger says of what is wanted, and of where to find it: by default, in its own log."""
+    """What a trigger says of what is wanted, and of where to find it: by default, in its own log. With `bank_created_by` it has
+    no answer any more when the bank is another one than that event has made.
+    """
     said = {
         "options": _OPTIONS.dump_python(options, mode="json", exclude_unset=True),
         "facts": None if facts is None else _FACTS.dump_python(list(facts), mode="json", exclude_unset=True),
         "session": None if session is None else _SESSION.dump_python(session, mode="json"),
         "run_id": run_id,
+        "bank_created_by": bank_created_by,
     }
     return {name: value for name, value in said.items() if value is not None}
 
@@ -135,6 +145,13 @@ class Answers:
         self._model = model
         self._scopes: WeakValueDictionary[object, asyncio.Lock] = WeakValueDictionary()
 
+    async def bank(self, trigger: Trigger) -> BankRecord:
+        """The bank that the trigger means. Raises `BankNotFoundError`, also where one was created anew with its id."""
+        bank = await self._memories.bank(trigger.data.bank_id)
+        if trigger.bank_created_by not in (None, bank.created_by):
+            raise BankNotFoundError(bank.bank_id)
+        return bank
+
     async def make(
         self, bank_id: str, scope: Mapping[str, str], facts: Sequence[Fact], options: GenerationOptions
     ) -> list[Generated]:
@@ -142,7 +159,8 @@ class Answers:
         done: list[Generated] = []
         async with self._alone(bank_id, scope):
             for _ in range(_ROUNDS_MAX):
-                changes = await self._changes(bank_id, scope, facts, options, model=None)
+                bank = await self._memories.bank(bank_id)
+                changes = await self._changes(bank, scope, facts, options, model=None)
                 refusals = await self._memories.change_all(changes)
                 outcomes = list(zip(changes, refusals, strict=True))
                 done += _generated(outcomes)
@@ -155,9 +173,8 @@ class Answers:
         data, done = trigger.data, []
         async with self._alone(data.bank_id, data.scope):
             for _ in range(_ROUNDS_MAX):
-                changes = await self._changes(
-                    data.bank_id, data.scope, facts, trigger.options, model=self._model
-                )
+                bank = await self.bank(trigger)
+                changes = await self._changes(bank, data.scope, facts, trigger.options, model=self._model)
                 outcomes = await self._logged(trigger, changes)
                 done += _generated(outcomes)
                 if not (facts := _left(outcomes)):
@@ -167,15 +184,14 @@ class Answers:
 
     async def _changes(
         self,
-        bank_id: str,
+        bank: BankRecord,
         scope: Mapping[str, str],
         facts: Sequence[Fact],
         options: GenerationOptions,
         *,
         model: MemoryModel | None,
     ) -> list[Change]:
-        bank = await self._memories.bank(bank_id)
-        nearby = None if options.disable_consolidation else self._nearby(bank_id, scope, options)
+        nearby = None if options.disable_consolidation else self._nearby(bank.bank_id, scope, options)
         decisions = await consolidate(facts, nearby=nearby, model=model)
         now = datetime.now(UTC)
         return [change_of(one, bank=bank, scope=scope, options=options, now=now) for one in decisions]
@@ -251,7 +267,8 @@ async def _standing(trigger: Trigger, answer: MemoriesGenerated) -> MemoriesGene
 
 async def _asked_again(trigger: Trigger, facts: Sequence[Fact]) -> Trigger:
     """A trigger for what could not be done, because a memory was changed meanwhile."""
-    asked = trigger.data.model_copy(update={"options": stored(trigger.options, facts=facts)})
+    wanted = stored(trigger.options, facts=facts, bank_created_by=trigger.bank_created_by)
+    asked = trigger.data.model_copy(update={"options": wanted})
     event = trigger.run.event(asked, event_id=derived_id("again", trigger.event.event_id))
     position = await trigger.run.publish(event, late=True)
     return Trigger(trigger.run, event, position.offset)

@@ -86,25 +86,25 @@ class CompletedRuns:
         for life in ended:
             for bank in banks:
                 if life.agent_id in bank.config.agents:
-                    await self._ask(bank.bank_id, life)
+                    await self._ask(bank, life)
 
-    async def _ask(self, bank_id: str, life: Life) -> None:
+    async def _ask(self, bank: BankRecord, life: Life) -> None:
         generator = self._tending.generator()
         runfold = generator.runfold
         end = await _completed_at(runfold, life)
         if end is None:
             return
-        name = ("run_completed", bank_id, life.log_id)
-        run = await open_log(runfold, bank_id=bank_id, run_id=log_run_id(*name), kind="run_completed")
+        name = ("run_completed", bank.created_by, life.log_id)
+        run = await open_log(runfold, bank_id=bank.bank_id, run_id=log_run_id(*name), kind="run_completed")
         try:
             asked = new_data(
                 GenerationRequested,
-                bank_id=bank_id,
+                bank_id=bank.bank_id,
                 scope=_scope(life, await _user(generator.sessions, life)),
                 first_offset=0,
                 end_offset=end,
                 reason="run_completed",
-                options=stored(GenerationOptions(), run_id=life.run_id),
+                options=stored(GenerationOptions(), run_id=life.run_id, bank_created_by=bank.created_by),
             )
             await run.publish(asked, event_id=derived_id(*name))
         except RunEndedError:

@@ -33,6 +33,7 @@ from runfold.run import Run
 from runfold.session import EventsWanted
 from runfold.sessions import Sessions
 from runfold_projections.ledger import build_messages_from_log
+from runfold_projections.memory import BankRecord
 from runfold_schemas.codec import decode, new_data
 from runfold_schemas.errors import InvalidEventError, NoModelError, RunfoldError
 from runfold_schemas.events import AnyEvent
@@ -86,7 +87,7 @@ class Generator:
         model is needed and there is none, `SessionNotFoundError`.
         """
         options = options or GenerationOptions()
-        await self.memories.bank(bank_id)
+        bank = await self.memories.bank(bank_id)
         scope = await self._scope(scope, source)
         if isinstance(source, DirectFacts):
             _check(source.facts)
@@ -96,7 +97,7 @@ class Generator:
         named = {"run_id": log_run_id(str(uuid7())), "labels": {KIND: "request"}}
         async with self.runfold.run(agent_id=bank_id, **named) as run:
             log = log_of(self.runfold, run.life, is_new=run.is_new)
-            trigger = await requested(log, bank_id, scope, source, options)
+            trigger = await requested(log, bank, scope, source, options)
             try:
                 return await self.answer(trigger)
             except RunfoldError as error:
@@ -121,11 +122,10 @@ class Generator:
         return {"user_id": user}
 
     async def _extracted(self, trigger: Trigger) -> list[Fact]:
-        data = trigger.data
+        data, bank = trigger.data, await self._answers.bank(trigger)
         said, is_cut = transcript(build_messages_from_log(await self._conversation(trigger)))
         if is_cut:
             _log.warning("of run %s only the newest part is read: it is too long", trigger.run.run_id)
-        bank = await self.memories.bank(data.bank_id)
         return await extract(
             self.model, said, config=bank.config, scope=data.scope, allowed=trigger.options.allowed_topics
         )
@@ -170,27 +170,28 @@ def _check(facts: Sequence[Fact]) -> None:
 
 
 async def requested(
-    run: Run, bank_id: str, scope: Mapping[str, str], source: Source, options: GenerationOptions
+    run: Run, bank: BankRecord, scope: Mapping[str, str], source: Source, options: GenerationOptions
 ) -> Trigger:
     """The trigger in the run's log, behind what it is about."""
-    first, end, wanted = 0, 0, stored(options)
+    first, end = 0, 0
+    facts = session = None
     match source:
         case DirectFacts():
-            wanted = stored(options, facts=source.facts)
+            facts = source.facts
         case Contents():
             positions = await run.publish_batch([said_by(content) for content in source.contents])
             if positions:
                 first, end = positions[0].offset, positions[-1].offset + 1
         case SessionSource():
-            wanted = stored(options, session=source)
+            session = source
     asked = new_data(
         GenerationRequested,
-        bank_id=bank_id,
+        bank_id=bank.bank_id,
         scope=dict(scope),
         first_offset=first,
         end_offset=end,
         reason="request",
-        options=wanted,
+        options=stored(options, facts=facts, session=session, bank_created_by=bank.created_by),
     )
     event = run.event(asked)
     return Trigger(run, event, (await run.publish(event)).offset)

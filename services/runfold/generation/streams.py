@@ -1,11 +1,14 @@
 """Streams of contents that memories are generated of from time to time: `ingestEvents`.
 
 A stream, by its bank, scope and name, is a run of its own, so that its log has everything: the contents, the rule, each trigger and
-each answer. A trigger expects the log as it was seen, so of several processes one wins.
+each answer. A trigger expects the log as it was seen, so of several processes one wins; so does a new rule, which is decided about
+anew if it loses. A bank that is created anew with the id of another one has nothing of its streams.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -17,8 +20,9 @@ from runfold.generation.tending import Tending
 from runfold.generation.trigger_log import TriggerLog
 from runfold.generation.triggers import STREAM, StreamSettings, TriggerRule, due
 from runfold.run import Position
+from runfold_projections.memory import BankRecord
 from runfold_schemas.codec import first_fault, new_data
-from runfold_schemas.errors import InvalidEventError
+from runfold_schemas.errors import InvalidEventError, RejectedError
 from runfold_schemas.events import AnyEvent, RunLabeled
 
 __all__ = ["IngestStreams", "Ingested", "stream_run_id"]
@@ -53,10 +57,11 @@ class IngestStreams:
         """
         generator = self._tending.generator()
         _ = generator.model
-        await generator.memories.bank(bank_id)
-        log = await self._log(bank_id, scope, stream_id)
-        settings = _settings(scope, rule, options, default_rule=default_rule, known=log.state.settings)
-        events = list(_events(log, settings, contents))
+        bank = await generator.memories.bank(bank_id)
+        log = await self._log(bank, scope, stream_id)
+        events = [_event(log, one) for one in contents]
+        if rule or options or log.state.settings is None:
+            await _settle(log, bank, scope, rule=rule, default_rule=default_rule, options=options)
         positions = await log.run.publish_batch(events)
         await log.catch_up()
         if force_flush or due(log.state, log.state.content_at) == "flush":
@@ -64,44 +69,57 @@ class IngestStreams:
         self._tending.look()
         return positions[-1] if contents else None
 
-    async def _log(self, bank_id: str, scope: Mapping[str, str], stream_id: str) -> TriggerLog:
+    async def _log(self, bank: BankRecord, scope: Mapping[str, str], stream_id: str) -> TriggerLog:
         runfold = self._tending.generator().runfold
-        run_id = stream_run_id(bank_id, scope, stream_id)
-        run = await open_log(runfold, bank_id=bank_id, run_id=run_id, kind="stream")
+        run_id = stream_run_id(bank.created_by, scope, stream_id)
+        run = await open_log(runfold, bank_id=bank.bank_id, run_id=run_id, kind="stream")
         log = self._tending.log_of(run.life)
         if not log.state.next_offset:
             await log.catch_up()
         return log
 
 
-def stream_run_id(bank_id: str, scope: Mapping[str, str], stream_id: str) -> str:
-    """The run whose log the stream is, once something was ingested into it."""
-    return log_run_id(bank_id, stream_id, json.dumps(scope, sort_keys=True))
+def stream_run_id(bank_created_by: str, scope: Mapping[str, str], stream_id: str) -> str:
+    """The run whose log the stream is, once something was ingested into it: of the bank that this event has made."""
+    return log_run_id(bank_created_by, stream_id, json.dumps(scope, sort_keys=True))
 
 
-def _settings(
+def _event(log: TriggerLog, one: Ingested) -> AnyEvent:
+    event_id = None if one.event_id is None else derived_id("content", log.run.run_id, one.event_id)
+    return log.run.event(said_by(one.content), event_id=event_id, timestamp=one.event_time)
+
+
+async def _settle(
+    log: TriggerLog,
+    bank: BankRecord,
     scope: Mapping[str, str],
-    rule: TriggerRule | None,
-    options: GenerationOptions | None,
     *,
+    rule: TriggerRule | None,
     default_rule: TriggerRule | None,
-    known: StreamSettings | None,
-) -> StreamSettings:
-    rule = rule or (known.rule if known else default_rule or TriggerRule())
-    options = options or (known.options if known else GenerationOptions())
+    options: GenerationOptions | None,
+) -> None:
+    """Says in the log what is new of the stream itself, and leaves what somebody else says of it at the same time."""
+    while True:
+        state = await log.catch_up()
+        known = state.settings
+        settings = _settings(
+            scope=dict(scope),
+            rule=rule or (known.rule if known else default_rule or TriggerRule()),
+            options=options or (known.options if known else GenerationOptions()),
+            bank_created_by=bank.created_by,
+        )
+        if settings == known:
+            return
+        said = settings.model_dump(mode="json", exclude_unset=True)
+        labeled = new_data(RunLabeled, labels={}, metadata={STREAM: said})
+        with suppress(RejectedError):
+            await log.run.publish(labeled, expected_offset=state.last_offset)
+            return
+
+
+def _settings(**given: Any) -> StreamSettings:
     try:
-        return StreamSettings(scope=dict(scope), rule=rule, options=options)
+        return StreamSettings(**given)
     except ValidationError as error:
         field, message = first_fault(error)
         raise InvalidEventError(message, field=field) from error
-
-
-def _events(log: TriggerLog, settings: StreamSettings, contents: Sequence[Ingested]) -> Iterator[AnyEvent]:
-    """The contents as events, behind what is new of the stream itself."""
-    run = log.run
-    if settings != log.state.settings:
-        said = settings.model_dump(mode="json", exclude_unset=True)
-        yield run.event(new_data(RunLabeled, labels={}, metadata={STREAM: said}))
-    for one in contents:
-        event_id = None if one.event_id is None else derived_id("content", run.run_id, one.event_id)
-        yield run.event(said_by(one.content), event_id=event_id, timestamp=one.event_time)

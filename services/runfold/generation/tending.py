@@ -19,7 +19,13 @@ from runfold.generation.trigger_log import TriggerLog
 from runfold.generation.triggers import Reason, due, due_at
 from runfold.log.ends import LogEnds
 from runfold_schemas.catalog import Life
-from runfold_schemas.errors import NoModelError, RejectedError, RunEndedError, RunfoldError
+from runfold_schemas.errors import (
+    BankNotFoundError,
+    NoModelError,
+    RejectedError,
+    RunEndedError,
+    RunfoldError,
+)
 
 SWEEP_SECONDS: Final = 10.0
 """How often it is looked for what nobody here has ingested."""
@@ -153,15 +159,7 @@ class Tending:
         run_id = log.run.run_id
         try:
             async with self._slots, log.answering:
-                await log.catch_up()
-                if reason := self._reason(log):
-                    await log.trigger(reason)
-                    await log.catch_up()
-                if self._is_for_us(log):
-                    await log.answer()
-                    await _complete_unless_stream(log)
-                elif self._is_over(log):
-                    await _complete_unless_stream(log)
+                await self._work(log)
         except RunfoldError as error:
             _log.warning("no memories were generated of run %s yet: %s", run_id, error)
             self._not_before[run_id] = time.monotonic() + _RETRY_SECONDS
@@ -173,6 +171,22 @@ class Tending:
         finally:
             self._running.pop(run_id, None)
             self.look()
+
+    async def _work(self, log: TriggerLog) -> None:
+        await log.catch_up()
+        if reason := self._reason(log):
+            await log.trigger(reason)
+            await log.catch_up()
+        if self._is_for_us(log):
+            try:
+                await log.answer()
+            except BankNotFoundError as error:
+                _log.info("run %s ends, of which nothing is remembered: %s", log.run.run_id, error)
+                await _complete(log)
+            else:
+                await _complete_unless_stream(log)
+        elif self._is_over(log):
+            await _complete_unless_stream(log)
 
     async def _sweep_quietly(self) -> None:
         try:
@@ -240,7 +254,12 @@ class Tending:
 
 async def _complete_unless_stream(log: TriggerLog) -> None:
     """A log that is no stream's has nothing more to come."""
-    if not log.state.is_stream and not log.state.has_ended:
+    if not log.state.is_stream:
+        await _complete(log)
+
+
+async def _complete(log: TriggerLog) -> None:
+    if not log.state.has_ended:
         with suppress(RunEndedError, RejectedError):
             await log.run.complete()
         await log.catch_up()

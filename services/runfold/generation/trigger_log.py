@@ -50,7 +50,7 @@ class TriggerLog:
             first_offset=first_offset(state),
             end_offset=state.last_offset + 1,
             reason=reason,
-            options=stored(state.settings.options),
+            options=stored(state.settings.options, bank_created_by=state.settings.bank_created_by),
         )
         event = self.run.event(asked, expected_offset=state.last_offset)
         try:

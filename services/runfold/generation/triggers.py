@@ -47,6 +47,8 @@ class StreamSettings(BaseModel):
     scope: Scope
     rule: TriggerRule = TriggerRule()
     options: GenerationOptions = GenerationOptions()
+    bank_created_by: str | None = None
+    """The event that made the stream's bank; None where the log does not tell."""
 
 
 class Unanswered(NamedTuple):
@@ -115,7 +117,7 @@ def apply(state: StreamState, one: Admitted) -> StreamState:
 
 def due(state: StreamState, now: int) -> Reason | None:
     """Why memories are to be generated now; None if they are not."""
-    if state.settings is None or state.unanswered is not None or not state.pending_count:
+    if not _has_more(state) or state.settings is None:
         return None
     rule = state.settings.rule
     if not (rule.event_count or rule.interval_seconds or rule.idle_seconds):
@@ -131,7 +133,7 @@ def due(state: StreamState, now: int) -> Reason | None:
 
 def due_at(state: StreamState) -> int | None:
     """When memories are to be generated if nothing more happens; None if they are not."""
-    if state.settings is None or state.unanswered is not None or not state.pending_count:
+    if not _has_more(state) or state.settings is None:
         return None
     rule, times = state.settings.rule, list[int]()
     if rule.interval_seconds is not None:
@@ -139,6 +141,11 @@ def due_at(state: StreamState) -> int | None:
     if rule.idle_seconds is not None:
         times.append(_after(state.content_at, rule.idle_seconds))
     return min(times, default=None)
+
+
+def _has_more(state: StreamState) -> bool:
+    """Whether something is pending that a trigger may be put behind."""
+    return bool(state.pending_count) and state.unanswered is None and not state.has_ended
 
 
 def first_offset(state: StreamState) -> int:
