@@ -4,10 +4,10 @@ Everything that users have said stands in lines of JSON, each one thing. No text
 the instructions.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from runfold.generation.lines import line
 from runfold_schemas.memories import BankConfig, Customization, Example, MemoryTopic, TopicConfig
 
 _MANAGED: Final[Mapping[str, str]] = {
@@ -110,4 +110,4 @@ def _example(example: Example) -> str:
 
 
 def _line(**said: object) -> str:
-    return json.dumps(said, ensure_ascii=False)
+    return line(said)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from runfold.generation.lines import line
 from runfold_schemas.messages import Message, Part
 
 CONVERSATION_LENGTH_MAX: Final = 240_000
@@ -19,7 +20,7 @@ def transcript(messages: Iterable[Message]) -> tuple[str, bool]:
     Instructions of the application (system messages) and thinking are no part of it.
     """
     lines = [
-        json.dumps(said, ensure_ascii=False)
+        line(said)
         for message in messages
         if message.role != "system"
         for part in message.parts
@@ -50,11 +51,11 @@ def _short(value: Any) -> Any:
 
 def _newest(lines: Sequence[str]) -> tuple[str, bool]:
     room, kept = CONVERSATION_LENGTH_MAX, []
-    for line in reversed(lines):
-        room -= len(line) + 1
+    for one in reversed(lines):
+        room -= len(one) + 1
         if room < 0:
             break
-        kept.append(line)
+        kept.append(one)
     if not kept and lines:
-        kept.append(json.dumps({"text": lines[-1][-CONVERSATION_LENGTH_MAX:]}, ensure_ascii=False))
+        kept.append(line({"text": lines[-1][-CONVERSATION_LENGTH_MAX:]}))
     return "\n".join(reversed(kept)), len(kept) < len(lines) or room < 0
