@@ -1,5 +1,6 @@
 """The shipped model, against a server on loopback that speaks OpenAI's chat completions with answers of a script."""
 
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -97,6 +98,16 @@ async def test_a_refusal_says_whether_to_ask_again(status: int, error: type[Exce
     async with connected(Endpoint(status)) as model:
         with pytest.raises(error, match=str(status)):
             await model.consolidate(["x"], ["y"])
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_what_a_provider_says_of_a_key_is_not_repeated(status: int):
+    async with connected(Endpoint(status)) as model:
+        with pytest.raises(ConfigurationError, match="OPENAI_API_KEY") as refusal:
+            await model.extract("{}", instructions="x")
+
+    told = "".join(traceback.format_exception(refusal.value))
+    assert "refused with" not in told
 
 
 async def test_a_server_that_is_away_is_unavailable():

@@ -11,6 +11,7 @@ from pydantic_ai.exceptions import (
     ModelAPIError,
     ModelAuthenticationError,
     ModelContextWindowExceededError,
+    ModelHTTPError,
     ModelNotFoundError,
     ModelQuotaExceededError,
     ModelRequestRejectedError,
@@ -108,13 +109,24 @@ def _agent(model: Model, answer: type[AnswerT], settings: ModelSettings) -> Agen
 async def _answer(agent: Agent[Any, AnswerT], asked: str, instructions: str) -> AnswerT:
     try:
         return (await agent.run(asked, instructions=instructions)).output
+    except ModelAuthenticationError as error:
+        # Providers repeat the key that they refuse, and errors go to logs, of which one lasts for ever.
+        raise _refused(error) from None
     except AgentRunError as error:
         raise _translated(error) from error
 
 
+def _refused(error: ModelAuthenticationError) -> ConfigurationError:
+    status = f" (HTTP {error.status_code})" if isinstance(error, ModelHTTPError) else ""
+    return ConfigurationError(
+        f"the provider of RUNFOLD_GENERATION_MODEL refuses the key{status}: check the variable in which it looks for one,"
+        " OPENAI_API_KEY for openai, and what the key is allowed"
+    )
+
+
 def _translated(error: AgentRunError) -> RunfoldError:
     match error:
-        case ModelAuthenticationError() | ModelNotFoundError() | ModelQuotaExceededError():
+        case ModelNotFoundError() | ModelQuotaExceededError():
             return ConfigurationError(
                 f"the model of RUNFOLD_GENERATION_MODEL cannot be asked: {_said(error)}"
             )
