@@ -1,12 +1,14 @@
 """Streams on real servers: what is ingested is in a log, and each trigger is answered once, by whichever process."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
+from weakref import WeakSet
 
 import pytest
 from tests.builders import EPOCH
@@ -22,7 +24,7 @@ from runfold.generation.options import GenerationOptions, Ingested
 from runfold.generation.streams import IngestStreams, stream_run_id
 from runfold.generation.tending import Tending
 from runfold.generation.trigger_log import TriggerLog
-from runfold.generation.triggers import StreamSettings, TriggerRule
+from runfold.generation.triggers import StreamSettings, StreamState, TriggerRule
 from runfold.memories import Memories
 from runfold.query.reading import Reading
 from runfold.settings import Settings
@@ -221,6 +223,50 @@ async def test_what_a_process_has_left_another_one_takes_up(world):
         await until(lambda: world.answered(1), what="the generation by the second process")
 
     assert await world.facts() == world.heard("one")
+
+
+async def test_what_is_due_does_not_wait_until_all_logs_are_read(world, monkeypatch):
+    async with world.process() as streams:
+        await streams.ingest(BANK, world.scope, "s", said("one"), rule=TriggerRule(idle_seconds=0.5))
+        await streams.ingest(BANK, {"user": "x"}, world.scope["user"], said("two"))
+    due, catch_up, hanging = (await world.run()).run_id, TriggerLog.catch_up, asyncio.Event()
+    may_go_on = asyncio.Event()
+
+    async def read(log: TriggerLog) -> StreamState:
+        if log.run.run_id != due and not log.used_at > 0:
+            hanging.set()
+            await may_go_on.wait()
+        return await catch_up(log)
+
+    monkeypatch.setattr("runfold.generation.tending._AT_ONCE_MAX", 1_000)
+    monkeypatch.setattr(TriggerLog, "catch_up", read)
+    async with world.process():
+        await until(lambda: world.remembers("one"), what="the generation")
+        assert hanging.is_set()
+        may_go_on.set()
+
+
+async def test_a_log_in_which_nothing_is_pending_is_not_kept_once_it_was_read(world, monkeypatch):
+    async with world.process() as streams:
+        await streams.ingest(BANK, world.scope, "s", said("one"))
+    run_id, catch_up = (await world.run()).run_id, TriggerLog.catch_up
+    read, kept = [], WeakSet()
+
+    async def reading(log: TriggerLog) -> StreamState:
+        if log.run.run_id == run_id:
+            read.append(run_id)
+            kept.add(log)
+        return await catch_up(log)
+
+    async def is_forgotten() -> bool:
+        gc.collect()
+        return bool(read) and not kept
+
+    monkeypatch.setattr(TriggerLog, "catch_up", reading)
+    async with world.process():
+        await until(is_forgotten, what="the end of the log's time at hand")
+
+    assert len(read) == 1
 
 
 async def test_what_was_due_at_once_and_has_no_trigger_is_taken_up(world, monkeypatch):

@@ -1,7 +1,7 @@
 """What runs triggers when they are due: of streams, of completed runs, and of generations whose process has died.
 
 From time to time the logs of generations that have grown are read. So what somebody has left unanswered is taken up by another
-process, or by the same after its restart. At the start every such log is read, from its beginning.
+process, or by the same after its restart. At the start every such log is read, from its beginning, while what is due already runs.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _GRACE_SECONDS: Final = 10.0
 """For what is at work when the process is to end. What is given up then is taken up by somebody else."""
 
 _KEPT_SECONDS: Final = 60.0
-"""How long a log is kept at hand in which nothing is due."""
+"""How long a stream is kept at hand into which somebody here has ingested, and in which nothing is pending."""
 
 _AT_ONCE_MAX: Final = 4
 """Generations at a time, beside those that somebody waits for, and logs that are read at a time."""
@@ -72,61 +72,73 @@ class Tending:
         self._not_before: dict[str, float] = {}
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(_AT_ONCE_MAX)
-        self._is_stopping = False
+        self._stopping = asyncio.Event()
         self._tending: asyncio.Task[None]
+        self._sweeping: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
         self._tending = asyncio.create_task(self._tend())
+        self._sweeping = asyncio.create_task(self._sweep_always())
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        self._is_stopping = True
+        self._stopping.set()
         self.look()
-        tasks = [self._tending, *self._running.values()]
+        tasks = [self._tending, self._sweeping, *self._running.values()]
         _, pending = await asyncio.wait(tasks, timeout=_GRACE_SECONDS)
         for task in pending:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def log_of(self, life: Life) -> TriggerLog:
-        """The log of a run that is one of a generation. Raises `UnavailableError`."""
-        generator = self._current()
-        known = self._logs.get(life.run_id)
-        if known is None or known.run.life.log_id != life.log_id:
-            known = self._logs[life.run_id] = TriggerLog(generator, log_of(generator.runfold, life))
-        known.used_at = time.monotonic()
-        return known
+        """The log of a run that is one of a generation, which is kept at hand for some time. Raises `UnavailableError`."""
+        log = self._known(life)
+        log.used_at = time.monotonic()
+        return log
 
     def look(self) -> None:
         """Something may be due."""
         self._changed.set()
 
+    def _known(self, life: Life) -> TriggerLog:
+        generator = self._current()
+        known = self._logs.get(life.run_id)
+        if known is None or known.run.life.log_id != life.log_id:
+            known = self._logs[life.run_id] = TriggerLog(generator, log_of(generator.runfold, life))
+        return known
+
     async def _tend(self) -> None:
-        next_sweep = 0.0
-        while True:
-            if time.monotonic() >= next_sweep:
-                await self._sweep_quietly()
-                next_sweep = time.monotonic() + self._sweep_seconds
+        while not self._stopping.is_set():
             self._changed.clear()
-            if self._is_stopping:
-                return
             self._start_due()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause(next_sweep)):
+                async with asyncio.timeout(self._pause()):
                     await self._changed.wait()
 
+    async def _sweep_always(self) -> None:
+        while not self._stopping.is_set():
+            await self._sweep_quietly()
+            self.look()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._sweep_seconds):
+                    await self._stopping.wait()
+
     def _start_due(self) -> None:
-        for run_id, log in list(self._logs.items()):
-            if run_id in self._running or log.answering.locked():
+        for log in list(self._logs.values()):
+            if self._is_at_work(log):
                 continue
             if self._is_due(log):
-                self._running[run_id] = asyncio.create_task(self._run(log))
-            elif (
-                log.state.is_stream
-                and log.state.is_settled
-                and time.monotonic() > log.used_at + _KEPT_SECONDS
-            ):
+                self._running[log.run.run_id] = asyncio.create_task(self._run(log))
+            elif self._is_idle(log):
                 self._forget(log)
+
+    def _is_at_work(self, log: TriggerLog) -> bool:
+        return log.run.run_id in self._running or log.answering.locked()
+
+    def _is_idle(self, log: TriggerLog) -> bool:
+        """Whether nothing will happen in a stream before something is ingested, and nobody has done so lately."""
+        is_unused = time.monotonic() > log.used_at + _KEPT_SECONDS
+        return log.state.is_stream and log.state.is_settled and is_unused
 
     def _is_due(self, log: TriggerLog) -> bool:
         if time.monotonic() < self._not_before.get(log.run.run_id, 0.0):
@@ -209,6 +221,7 @@ class Tending:
             self._forget(self._logs[run_id])
         if not standing:
             return
+        self._read_to = {topic: end for topic, end in self._read_to.items() if topic in standing}
         async with LogEnds.connect(runfold.settings) as ends:
             end = await ends.ends(standing)
         await self._read(life for topic, life in standing.items() if end[topic] > self._read_to.get(topic, 0))
@@ -216,12 +229,18 @@ class Tending:
     async def _read(self, lives: Iterable[Life]) -> None:
         async def read(life: Life) -> None:
             async with at_once:
-                log = self.log_of(life)
+                if self._stopping.is_set():
+                    return
+                log = self._known(life)
                 try:
                     await log.catch_up()
                 except RunfoldError as error:
                     _log.warning("the log of run %s was not read: %s", life.run_id, error)
                 self._read_to[_topic(log)] = log.state.next_offset
+                if self._is_idle(log) and not self._is_at_work(log):
+                    self._forget(log)
+                else:
+                    self.look()
 
         at_once = asyncio.Semaphore(_AT_ONCE_MAX)
         await asyncio.gather(*(read(life) for life in lives))
@@ -240,14 +259,12 @@ class Tending:
         self._logs.pop(log.run.run_id, None)
         self._not_before.pop(log.run.run_id, None)
 
-    def _pause(self, next_sweep: float) -> float:
-        """Until the next thing that is due, or the next sweep."""
+    def _pause(self) -> float:
+        """Until the next thing that is due; what has no time of its own is looked for as often as others' logs are."""
         now, wall = time.monotonic(), _now()
-        pauses = [next_sweep - now]
+        pauses = [self._sweep_seconds]
         for run_id, log in self._logs.items():
-            if run_id in self._running:
-                continue
-            if (at := due_at(log.state)) is not None:
+            if not self._is_at_work(log) and (at := due_at(log.state)) is not None:
                 pauses.append(max((at - wall) / 1000, self._not_before.get(run_id, 0.0) - now))
         return max(min(pauses), 0.0)
 

@@ -23,7 +23,7 @@ class TriggerLog:
         self.asked: set[str] = set()
         """The ids of triggers that were put into the log here: nobody else is at work on them."""
         self.answering = asyncio.Lock()
-        self.used_at = 0.0
+        self.used_at = float("-inf")
         """By the monotonic clock, when somebody was given it."""
         self._reading = asyncio.Lock()
         self._admission = Admission(run.run_id)
