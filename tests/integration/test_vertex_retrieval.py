@@ -177,6 +177,21 @@ async def test_texts_are_the_only_type_of_memory(google: Any):
     assert await google.nearest("tea", config={"memory_types": [profiles]}) == []
 
 
+async def test_there_are_no_profiles_whatever_the_engine_is_configured_with(url: str):
+    memory = {"structuredMemoryConfigs": [{"schemaConfigs": [{"id": "s", "schema": {"type": "OBJECT"}}]}]}
+    engine = await new_engine(url, contextSpec={"memoryBankConfig": memory})
+    memories = f"{url}/v1beta1/{engine}/memories"
+    async with httpx.AsyncClient() as http:
+        profiles = await http.post(f"{memories}:retrieveProfiles", json={"scope": SCOPE})
+        asked = {"scope": SCOPE, "memoryTypes": ["STRUCTURED_PROFILE"]}
+        retrieved = await http.post(
+            ":retrieve", json={**asked, "similaritySearchParams": {"searchQuery": "x"}}
+        )
+
+    assert (profiles.status_code, profiles.json()) == (200, {"profiles": {}})
+    assert (retrieved.status_code, retrieved.json()) == (200, {"retrievedMemories": []})
+
+
 async def test_what_changed_is_retrieved_as_it_is(url: str):
     google = rememberer(url, await new_engine(url))
     created = await google.create("Lives in Oslo")

@@ -189,7 +189,9 @@ async def test_a_token_from_elsewhere_does_no_harm(google: Caller, http: httpx.A
     assert await answered(http, f"/v1/{session.name}/events", pageToken=token)
 
 
-@pytest.mark.parametrize("token", [token_of(1), token_of(-1, 1), token_of(2, 1), token_of(0, 2**63), "x"])
+@pytest.mark.parametrize(
+    "token", [token_of(1), token_of(-1, 1), token_of(2, 1), token_of(0, 2**63), token_of(True, True), "x"]
+)
 async def test_a_token_that_cannot_be_is_refused(google: Caller, token: str):
     session = await google.create()
 

@@ -11,6 +11,8 @@ from starlette.routing import Route
 
 from runfold.vertex import Part, build_vertex_app, mount
 from runfold.vertex.errors import Status, WireError, status_of
+from runfold.vertex.generation import generation_part
+from runfold.vertex.memories import memories_part
 from runfold.vertex.messages import Message
 from runfold.vertex.names import Name
 from runfold.vertex.operations import done
@@ -135,6 +137,26 @@ async def test_an_operation_on_what_is_gone_is_gone(client: httpx.AsyncClient):
 )
 async def test_an_operation_that_never_was_is_not_found(client: httpx.AsyncClient, id_: str):
     assert error_of(await client.get(f"{ENGINE}/operations/{id_}")) == (404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    "id_",
+    [
+        token_of("purgeMemories", "0"),
+        token_of("purgeMemories", "0", "x"),
+        token_of("purgeMemories", "0", "9" * 5_000),
+        token_of("purgeMemories", "0", "1", "2"),
+        token_of("generateMemories", "0", "C/\ud800"),
+        token_of("generateMemories", "0", "C"),
+        token_of("generateMemories", "0", "X/m"),
+    ],
+)
+async def test_an_operation_on_memories_that_never_was_is_not_found(id_: str):
+    nowhere: Any = None
+    vertex = build_vertex_app(memories_part(nowhere), generation_part(nowhere))
+    transport = httpx.ASGITransport(vertex, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://any") as client:
+        assert error_of(await client.get(f"{ENGINE}/operations/{id_}")) == (404, "NOT_FOUND")
 
 
 @pytest.mark.parametrize(

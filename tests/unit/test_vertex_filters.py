@@ -190,6 +190,11 @@ def test_any_text_is_a_filter_or_refused(text: str):
         matches(parse_filter(text, FIELDS), FOUND.get)
 
 
+def test_half_a_surrogate_pair_is_in_no_map():
+    with pytest.raises(InvalidEventError, match="whole map"):
+        parse_filter(r'scope="{\"user\": \"\\ud800\"}"', FIELDS)
+
+
 @modest
 @given(_filters, st.fixed_dictionaries({("user_id",): st.none() | st.text(), ("create_time",): st.none()}))
 def test_what_has_to_be_equal_is_so_in_all_it_holds_of(filter_: Filter, found: dict[tuple[str, ...], Any]):

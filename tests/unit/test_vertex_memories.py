@@ -1,6 +1,6 @@
 """Messages of memories and of engines, without servers."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -57,7 +57,9 @@ values = st.one_of(
     st.booleans(),
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=50),
-    st.datetimes(timezones=st.just(EPOCH.tzinfo)).map(lambda time: Moment(timestamp=time)),
+    st.datetimes(datetime(2, 1, 1), datetime(9997, 1, 1), timezones=st.just(UTC)).map(  # noqa: DTZ001
+        lambda time: Moment(timestamp=time)
+    ),
 )
 
 

@@ -6,12 +6,13 @@ maps as they are. As that language has it, OR binds stronger than AND, and two t
 No library that we found parses this without a database or a service around it.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, assert_never, cast
+
+from pydantic_core import from_json
 
 from runfold.vertex.messages import camel_name
 from runfold_schemas.errors import InvalidEventError
@@ -293,8 +294,8 @@ def _map(text: str, operator: Operator, token: _Token) -> str | Mapping[str, Any
     if operator == ":":
         return text
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = from_json(text, allow_inf_nan=False)
+    except ValueError:
         value = None
     if operator not in ("=", "!=") or not isinstance(value, dict):
         raise _wrong("a whole map is compared by = or != with a JSON object in quotes", token)

@@ -22,6 +22,7 @@ from runfold.memories import Memories
 from runfold.memory import MemoriesWanted
 from runfold.vertex.app import Part
 from runfold.vertex.engines import bank_id
+from runfold.vertex.errors import WireError
 from runfold.vertex.memory_documents import (
     MEMORIES,
     REVISIONS,
@@ -41,6 +42,7 @@ from runfold.vertex.requests import answer, name_of, parameter, read
 from runfold_projections.memory import MemoryRecord
 from runfold_schemas.errors import InvalidEventError, RevisionNotFoundError
 
+_COUNT: Final = re.compile(r"[0-9]{1,18}")
 _MEMORY_ID: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 
 _ORDERS: Final[Mapping[str, str]] = {"createTime": "created_at", "updateTime": "updated_at"}
@@ -173,8 +175,9 @@ class _State:
         return done(engine, "purgeMemories", Purged(purge_count=count), str(count))
 
     async def purged(self, _: Name, facts: Sequence[str]) -> Message:
-        [count] = facts
-        return Purged(purge_count=int(count))
+        if len(facts) != 1 or not _COUNT.fullmatch(facts[0]):
+            raise WireError("NOT_FOUND", "the operation does not exist")
+        return Purged(purge_count=int(facts[0]))
 
 
 def memory_id(name: Name) -> str:

@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
     AfterValidator,
-    AwareDatetime,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -19,6 +18,8 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
+
+from runfold_schemas.data import Time
 
 PACKAGE: Final = "google.cloud.aiplatform.v1beta1"
 
@@ -28,6 +29,9 @@ SECONDS_MAX: Final = 3_000_000_000
 """Of a duration: a hundred years, so that the sum of now and it is a date."""
 
 _DEPTH_MAX: Final = 100
+
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 OPAQUE: Final = frozenset(
     {
@@ -112,8 +116,12 @@ def camel_name(name: str) -> str:
 
 
 def rfc3339(time: datetime) -> str:
-    """To the microsecond, in UTC."""
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+    """To the microsecond, in UTC; of a time for which UTC has no year, the first or the last that there is."""
+    try:
+        time = time.astimezone(UTC)
+    except OverflowError:
+        time = _FIRST if time.year == _FIRST.year else _LAST
+    return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
 
 
 def _text(value: Any) -> Any:
@@ -141,7 +149,7 @@ def _seconds(length: timedelta) -> str:
     return f"{'-' if length < timedelta(0) else ''}{seconds}{fraction}s"
 
 
-Timestamp = Annotated[AwareDatetime, BeforeValidator(_text), PlainSerializer(rfc3339, when_used="json")]
+Timestamp = Annotated[Time, BeforeValidator(_text), PlainSerializer(rfc3339, when_used="json")]
 """With a zone, any; given out in UTC with its microseconds."""
 
 Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(_seconds, when_used="json")]

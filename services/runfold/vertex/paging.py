@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from pydantic_core import from_json
 from starlette.requests import Request
 
 from runfold.vertex.requests import parameter
@@ -68,8 +69,9 @@ def token_of(*place: Any) -> str:
 def place_of(token: str) -> list[Any]:
     """What `token_of` was given. Raises `InvalidEventError` for anything else."""
     try:
-        place = json.loads(base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True))
-    except (ValueError, RecursionError) as error:
+        said = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        place = from_json(said, allow_inf_nan=False)
+    except ValueError as error:
         raise foreign_token() from error
     if not isinstance(place, list):
         raise foreign_token()

@@ -119,7 +119,8 @@ async def _page(view: _View, wanted: Filter, asked: Paging) -> tuple[list[Logged
     match place_of(asked.token) if asked.token else []:
         case []:
             return _first((await view(_WANTED)).events, wanted, asked.size)
-        case [int(begin), int(end)] if 0 <= begin <= end <= _OFFSET_MAX:
+        # A bool would be an int as well.
+        case [begin, end] if type(begin) is type(end) is int and 0 <= begin <= end <= _OFFSET_MAX:
             part = replace(_WANTED, first_offset=begin, end_offset=end, limit=asked.size + 1)
             found = _first((await view(part)).events, wanted, asked.size, end=end)
             if found[1] is not None:
