@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from runfold.generation.options import (
     DIRECT_FACTS_MAX,
@@ -21,6 +21,7 @@ from runfold.generation.triggers import TriggerRule
 from runfold.memory_documents import MemoryDocument, RevisionWanted
 from runfold_schemas import memories
 from runfold_schemas.codec import first_fault
+from runfold_schemas.data import Time
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import MemoryTopic, Metadata, Scope
 
@@ -66,8 +67,8 @@ class SessionWanted(_Request):
     """What was said in a session, by the events' own timestamps: from `since` on, and before `until`."""
 
     session_id: Annotated[str, Field(min_length=1)]
-    since: AwareDatetime | None = None
-    until: AwareDatetime | None = None
+    since: Time | None = None
+    until: Time | None = None
 
 
 class _Generating(_Request):
@@ -137,7 +138,7 @@ class GivenContent(_Request):
     event_id: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
         None, description="Any text: of contents with the same one, a stream has the first."
     )
-    event_time: AwareDatetime | None = None
+    event_time: Time | None = None
 
 
 class Ingest(_Generating):

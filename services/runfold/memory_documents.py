@@ -3,12 +3,12 @@
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from runfold.memory import Near, RevisionOptions
 from runfold_projections.memory import BankRecord, MemoryRecord, Revision
 from runfold_schemas.codec import first_fault
-from runfold_schemas.data import DisplayName, Labels, TtlSeconds
+from runfold_schemas.data import DisplayName, Labels, Time, TtlSeconds
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import (
     NO_RUN,
@@ -32,7 +32,7 @@ class _Expiring(_Request):
     """What may be given a time to live."""
 
     ttl_seconds: TtlSeconds | None = None
-    expires_at: AwareDatetime | None = None
+    expires_at: Time | None = None
 
     @model_validator(mode="after")
     def _has_one_expiry(self) -> Self:
