@@ -120,7 +120,7 @@ class RunEndedError(RunfoldError):
 
 class SessionNotFoundError(RunfoldError):
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"session {session_id!r} does not exist: create it first")
+        super().__init__(f"session {session_id!r} does not exist")
         self.session_id = session_id
 
 
@@ -138,7 +138,7 @@ class SessionEndedError(RunfoldError):
 
 class BankNotFoundError(RunfoldError):
     def __init__(self, bank_id: str) -> None:
-        super().__init__(f"bank {bank_id!r} does not exist: create it first")
+        super().__init__(f"bank {bank_id!r} does not exist")
         self.bank_id = bank_id
 
 

@@ -197,21 +197,26 @@ async def _only_known_parameters(request: Request) -> None:
 
 async def serve(app: FastAPI, *, host: str, port: int) -> None:
     """Serves until the process is told to stop (SIGTERM or Ctrl-C) or the task is cancelled; requests in hand are answered."""
+    # Its lifespan is ours: uvicorn would print whatever it raises, and forget it.
     config = uvicorn.Config(
-        app, host=host, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=5
+        app,
+        host=host,
+        port=port,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=5,
     )
     server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    try:
-        await asyncio.shield(serving)
-    except asyncio.CancelledError:
-        # A cancelled server would leave its requests and its lifespan where they are. One that is still starting looks
-        # at nothing else than its cancellation.
-        server.should_exit = True
-        if not server.started:
-            serving.cancel()
-        await asyncio.wait([serving])
-        raise
+    async with app.router.lifespan_context(app):
+        serving = asyncio.create_task(server.serve())
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            # A cancelled server would leave its requests where they are.
+            server.should_exit = True
+            await asyncio.wait([serving])
+            raise
 
 
 def configure_logging(level: str) -> None:

@@ -128,6 +128,16 @@ async def test_a_refused_password_is_one_line(environment: dict[str, str], comma
     assert "hush" not in ended.errors
 
 
+async def test_a_model_that_cannot_be_used_is_one_line(environment: dict[str, str]) -> None:
+    ended = await ending(
+        await started("serve", "api", **environment | {"RUNFOLD_GENERATION_MODEL": "nobody:x"})
+    )
+
+    assert ended.code == 2
+    assert ended.errors.splitlines()[-1].startswith("error: RUNFOLD_GENERATION_MODEL is 'nobody:x'")
+    assert "Traceback" not in ended.errors
+
+
 async def test_more_replicas_than_brokers_is_one_line(environment: dict[str, str]) -> None:
     ended = await ending(await started("replay", "r", **environment | {"RUNFOLD_REPLICATION_FACTOR": "30"}))
 

@@ -319,7 +319,7 @@ async def test_the_only_bank_need_not_be_named(settings: Settings, runfold: Runf
     assert nothing.errors == "error: there is no bank yet: create one first, by POST /v1/banks\n"
     assert shown.lines[0] == f"memory    {record.memory_id}"
     assert unknown.code == 1
-    assert unknown.errors == "error: bank 'another' does not exist: create it first; there is 'only'\n"
+    assert unknown.errors == "error: bank 'another' does not exist; there is 'only'\n"
     assert several.code == 2
     assert several.errors == "error: there are several banks: give --bank, of 'other', 'only'\n"
 

@@ -58,7 +58,7 @@ async def ls(settings: Settings, *, bank: str | None, scope: Mapping[str, str], 
         if bank is None and not scope:
             await _list_banks(runfold, as_json=as_json)
             return
-        wanted = MemoriesWanted(scope=scope or None)
+        wanted = MemoriesWanted(scope=scope or None, order="updated_at")
         memories, _ = await runfold.memories.list(await _bank(runfold, bank), wanted, limit=_ALL)
     if as_json:
         for one in memories:

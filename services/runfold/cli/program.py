@@ -169,7 +169,7 @@ def ls(
     ] = None,
     raw: Json = False,
 ) -> None:
-    """List the banks, or with --bank the memories of one, the newest first."""
+    """List the banks, or with --bank the memories of one, the last changed first."""
     pairs = _pairs("--scope", scope)
     _run(_command("memory", "ls")(_settings(), bank=bank, scope=pairs, as_json=raw))
 
