@@ -12,6 +12,7 @@ from tests.remembering import ScriptedModel
 from tests.session_verbs import Projector
 
 from runfold import AssistantMessage, Runfold, UserMessage
+from runfold.generation import completed_runs
 from runfold.generation.answering import log_run_id
 from runfold.generation.model import Found
 from runfold.generation.options import Contents
@@ -21,6 +22,7 @@ from runfold.query.reading import Reading
 from runfold.run import Run
 from runfold.sessions import Sessions
 from runfold.settings import Settings
+from runfold_schemas.catalog import Life
 from runfold_schemas.errors import UnavailableError
 from runfold_schemas.memories import BankConfig, MemoriesGenerated
 
@@ -81,10 +83,14 @@ class World:
         await run.publish_batch([UserMessage(message="I like tea."), AssistantMessage(message="Noted.")])
         return run
 
+    async def log_id(self, run: Run) -> str:
+        """The run whose log the run's generation is."""
+        bank = await self.memories.bank(self.bank)
+        return log_run_id("run_completed", bank.created_by, run.life.log_id)
+
     async def answers(self, run: Run) -> list[MemoriesGenerated]:
         """Of the generation that the run's completion has asked for."""
-        bank = await self.memories.bank(self.bank)
-        run_id = log_run_id("run_completed", bank.created_by, run.life.log_id)
+        run_id = await self.log_id(run)
         if await self.runfold.catalog.lookup(run_id) is None:
             return []
         log = await self.runfold.get_run(run_id)
@@ -193,6 +199,48 @@ async def test_a_model_that_is_away_is_asked_later(world, monkeypatch):
 
         world.model.failure = None
         await world.remembered(run)
+
+
+@pytest.mark.parametrize("mistake", [None, RuntimeError("a mistake of ours")])
+async def test_a_run_that_cannot_be_remembered_holds_up_no_other_one(world, monkeypatch, mistake):
+    wrong, right = await world.run(), await world.run()
+    if mistake is None:
+        await world.runfold.open_run(agent_id="somebody else", run_id=await world.log_id(wrong))
+    else:
+        completed_at = completed_runs._completed_at
+
+        async def fail(runfold: Runfold, life: Life) -> int | None:
+            if life.run_id == wrong.run_id:
+                raise mistake
+            return await completed_at(runfold, life)
+
+        monkeypatch.setattr(completed_runs, "_completed_at", fail)
+    async with world.process():
+        await wrong.complete()
+        await right.complete()
+
+        await world.remembered(right)
+
+    assert len(world.model.read) == 1
+
+
+async def test_a_mistake_does_not_end_the_watch(world, monkeypatch):
+    groups, mistakes = completed_runs.catalog_group, [RuntimeError("a mistake of ours")]
+
+    def group(*arguments: Any, **options: Any) -> Any:
+        if mistakes:
+            raise mistakes.pop()
+        return groups(*arguments, **options)
+
+    monkeypatch.setattr(completed_runs, "_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(completed_runs, "catalog_group", group)
+    run = await world.run()
+    await run.complete()
+
+    async with world.process():
+        await world.remembered(run)
+
+    assert mistakes == []
 
 
 async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings, projector):

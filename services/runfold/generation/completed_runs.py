@@ -63,10 +63,12 @@ class CompletedRuns:
                         await asyncio.Event().wait()
             except RunfoldError as error:
                 _log.info("completed runs are not looked at yet: %s", error)
+            except Exception:  # noqa: BLE001  # whatever it is, a later attempt may do without it
+                _log.exception("completed runs are not looked at yet")
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _take(self, entries: Sequence[Entry]) -> None:
-        """Returns when a trigger stands in a log for every run that is to be remembered."""
+        """Returns when a trigger stands in a log for every run that is to be remembered, and can be."""
         ended = [
             entry
             for entry, _ in entries
@@ -79,6 +81,9 @@ class CompletedRuns:
             except RunfoldError as error:
                 _log.warning("completed runs are not remembered yet: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
+            except Exception:  # noqa: BLE001  # FastStream would pass over the runs, and tell nobody
+                _log.exception("completed runs are not remembered yet")
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _remember(self, ended: Iterable[Life]) -> None:
         generator = self._tending.generator()
@@ -86,7 +91,18 @@ class CompletedRuns:
         for life in ended:
             for bank in banks:
                 if life.agent_id in bank.config.agents:
-                    await self._ask(bank, life)
+                    await self._ask_if_possible(bank, life)
+
+    async def _ask_if_possible(self, bank: BankRecord, life: Life) -> None:
+        """Passes over a run that never can be remembered, or all that come behind it would wait for ever."""
+        try:
+            await self._ask(bank, life)
+        except RunfoldError as error:
+            if error.retriable:
+                raise
+            _log.warning("run %s is not remembered: %s", life.run_id, error)
+        except Exception:  # noqa: BLE001  # a mistake that one run brings to light does not stop the others
+            _log.exception("run %s is not remembered", life.run_id)
 
     async def _ask(self, bank: BankRecord, life: Life) -> None:
         generator = self._tending.generator()
