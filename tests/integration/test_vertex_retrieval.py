@@ -185,7 +185,7 @@ async def test_there_are_no_profiles_whatever_the_engine_is_configured_with(url:
         profiles = await http.post(f"{memories}:retrieveProfiles", json={"scope": SCOPE})
         asked = {"scope": SCOPE, "memoryTypes": ["STRUCTURED_PROFILE"]}
         retrieved = await http.post(
-            ":retrieve", json={**asked, "similaritySearchParams": {"searchQuery": "x"}}
+            f"{memories}:retrieve", json={**asked, "similaritySearchParams": {"searchQuery": "x"}}
         )
 
     assert (profiles.status_code, profiles.json()) == (200, {"profiles": {}})
