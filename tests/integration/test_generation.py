@@ -367,6 +367,22 @@ async def test_what_others_change_meanwhile_is_consolidated_again(world):
     assert [event.type async for event in run.events()].count("generation_requested") == 2
 
 
+async def test_what_was_to_delete_a_memory_keeps_its_topics_when_it_is_consolidated_again(world):
+    [tea] = await world.generator(None).generate(world.bank, world.scope, DirectFacts([fact("Likes tea")]))
+
+    class Interrupted(ScriptedModel):
+        async def consolidate(self, facts: Any, known: Any) -> Any:
+            await super().consolidate(facts, known)
+            if len(self.asked) > 1:
+                return [Action(kind="create", facts=[0], memory=None, text=facts[0])]
+            await world.memories.update(world.bank, tea.memory_id, {"fact": "Likes green tea"})
+            return [Action(kind="delete", facts=[0], memory=0, text=None)]
+
+    [made] = await world.generator(Interrupted(found=[SEATS])).generate(world.bank, world.scope, HELLO)
+
+    assert (await world.memories.get(world.bank, made.memory_id)).memory.topics == PREFERENCES
+
+
 async def is_completed(run: Run) -> bool:
     return [event.type async for event in run.events()][-1] == "run_completed"
 

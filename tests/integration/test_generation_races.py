@@ -15,7 +15,8 @@ from tests.session_verbs import Projector
 from runfold import Run, Runfold
 from runfold.generation.answering import Trigger, log_run_id
 from runfold.generation.generator import Generator, requested
-from runfold.generation.model import Found
+from runfold.generation.logs import log_of
+from runfold.generation.model import Action, Found
 from runfold.generation.options import Contents, DirectFacts, GenerationOptions
 from runfold.generation.tending import Tending
 from runfold.log.shared import partitions_of, read_counting
@@ -27,6 +28,8 @@ from runfold_schemas.memories import MemoryChange, MemoryCreated
 BANK = "bank"
 
 HELLO = Contents([{"role": "user", "parts": [{"text": "I prefer window seats."}]}])
+
+SEATS = Found(fact="Prefers window seats", topics=["USER_PREFERENCES"])
 
 
 class SlowModel(ScriptedModel):
@@ -133,6 +136,30 @@ async def test_answers_that_are_published_to_an_open_log_change_memories_once(wo
     assert await answering[last] == [stands]
     assert await world.facts() == [models[1 - last].found[0].fact]
     assert [one.memory_id for one in await world.told()] == [stands.memory_id]
+
+
+async def test_who_comes_second_goes_on_with_what_was_tried_again(world):
+    [tea] = await world.generator(None).generate(BANK, world.scope, DirectFacts([fact("Likes tea")]))
+    run_id = log_run_id(world.scope["user"])
+    run = await world.runfold.open_run(agent_id=BANK, run_id=run_id)
+    bank = await world.memories.bank(BANK)
+    trigger = await requested(run, bank, world.scope, HELLO, GenerationOptions())
+    slow, quick = SlowModel("Prefers aisle seats"), ScriptedModel(found=[SEATS])
+    others = Trigger(log_of(world.runfold, run.life), trigger.event, trigger.offset)
+    waiting = asyncio.create_task(world.generator(slow).answer(others))
+    await slow.is_asked.wait()
+
+    async def consolidate(facts: Any, known: Any) -> Any:
+        if known == ["Likes tea"]:
+            await world.memories.update(BANK, tea.memory_id, {"fact": "Likes green tea"})
+        return [Action(kind="update", facts=[0], memory=0, text=f"{known[0]}; prefers window seats")]
+
+    quick.consolidate = consolidate
+    stands = await world.generator(quick).answer(trigger)
+    slow.may_answer.set()
+
+    assert await waiting == stands
+    assert await world.facts() == ["Likes green tea; prefers window seats"]
 
 
 async def test_what_is_late_is_not_forwarded_by_who_can_know_it(world):

@@ -63,6 +63,7 @@ class Trigger:
     run: Run
     event: AnyEvent
     offset: int
+    """Before its answer, and no later than the trigger itself."""
 
     @property
     def data(self) -> GenerationRequested:
@@ -164,7 +165,7 @@ class Answers:
                 refusals = await self._memories.change_all(changes)
                 outcomes = list(zip(changes, refusals, strict=True))
                 done += _generated(outcomes)
-                if not (facts := _left(outcomes)):
+                if not (facts := _left(outcomes, facts)):
                     return done
         raise MemoryChangedError(bank_id, _refused(outcomes))
 
@@ -177,7 +178,7 @@ class Answers:
                 changes = await self._changes(bank, data.scope, facts, trigger.options, model=self._model)
                 outcomes = await self._logged(trigger, changes)
                 done += _generated(outcomes)
-                if not (facts := _left(outcomes)):
+                if not (facts := _left(outcomes, facts)):
                     return done
                 trigger = await _asked_again(trigger, facts)
         raise MemoryChangedError(data.bank_id, _refused(outcomes))
@@ -270,8 +271,9 @@ async def _asked_again(trigger: Trigger, facts: Sequence[Fact]) -> Trigger:
     wanted = stored(trigger.options, facts=facts, bank_created_by=trigger.bank_created_by)
     asked = trigger.data.model_copy(update={"options": wanted})
     event = trigger.run.event(asked, event_id=derived_id("again", trigger.event.event_id))
-    position = await trigger.run.publish(event, late=True)
-    return Trigger(trigger.run, event, position.offset)
+    await trigger.run.publish(event, late=True)
+    # Somebody else may have asked the same before, and answered: so not the offset of this one, which may count for nothing.
+    return Trigger(trigger.run, event, trigger.offset)
 
 
 def _generated(outcomes: Outcomes) -> list[Generated]:
@@ -288,18 +290,25 @@ def _of(change: Change) -> Generated:
             return Generated(change.memory_id, "DELETED", change.based_on)
 
 
-def _left(outcomes: Outcomes) -> list[Fact]:
+def _left(outcomes: Outcomes, facts: Sequence[Fact]) -> list[Fact]:
     """The facts behind changes that were refused. What was to be deleted and is gone already needs nothing more."""
     return [
-        Fact(text=extracted.fact, topics=_topics(change))
+        fact
         for change, refused in outcomes
         if refused is not None and not (isinstance(change, MemoryDeleted) and refused.kind == "gone")
-        for extracted in change.extracted
+        for fact in _behind(change, facts)
     ]
 
 
-def _topics(change: Change) -> tuple[Any, ...]:
-    return () if isinstance(change, MemoryDeleted) else change.memory.topics
+def _behind(change: Change, facts: Sequence[Fact]) -> list[Fact]:
+    """Those of the facts that the change follows from. If another answer stands, it may follow from others, of whose topics only
+    a new memory tells.
+    """
+    texts = dict.fromkeys(one.fact for one in change.extracted)
+    known = [fact for fact in facts if fact.text in texts]
+    told = change.memory.topics if isinstance(change, MemoryCreated) else ()
+    found = {fact.text for fact in known}
+    return known + [Fact(text=text, topics=told) for text in texts if text not in found]
 
 
 def _refused(outcomes: Outcomes) -> str:

@@ -81,7 +81,8 @@ class Generator:
         source: Source,
         options: GenerationOptions | None = None,
     ) -> list[Generated]:
-        """What has become of memories, when that can be read. A failed generation changes nothing.
+        """What has become of memories, when that can be read. Where the model has no answer nothing is changed; where others kept
+        changing the same memories, or a server does not answer, some of the changes may have been made.
 
         Only for a session the scope may be left out: then it is `{"user_id": <the session's user>}`. Raises `NoModelError` where a
         model is needed and there is none, `SessionNotFoundError`.
