@@ -1,6 +1,6 @@
 """The application of Agent Engine's routes beside our own: whose path is whose, and how errors look."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
@@ -113,6 +113,17 @@ async def test_an_operation_is_done_and_can_be_asked_for_again(client: httpx.Asy
     assert first["response"] == {"@type": "type.googleapis.com/test.Thing", "someText": "x"}
     assert again["response"]["someText"] == "2 ['fact']"
     assert again["metadata"] == first["metadata"]
+
+
+async def test_no_more_of_a_body_is_read_than_an_event_could_need(client: httpx.AsyncClient):
+    async def chunks() -> AsyncIterator[bytes]:
+        for number in range(40):
+            assert number < 34, "what is too large is not read to its end"
+            yield b" " * 1024 * 1024
+
+    response = await client.post(f"{ENGINE}/sessions", content=chunks())
+
+    assert error_of(response) == (400, "INVALID_ARGUMENT")
 
 
 async def test_an_operation_on_what_is_gone_is_gone(client: httpx.AsyncClient):
