@@ -133,10 +133,11 @@ class Memories:
         *,
         memory_id: str | None = None,
         revision: RevisionOptions | None = None,
+        event_id: str | None = None,
     ) -> MemoryRecord:
         """A new memory, of a new id unless one is given. Raises `MemoryConflictError` where that is taken.
 
-        Without `expires_at` the bank's time to live counts.
+        Without `expires_at` the bank's time to live counts. Asked for again with the same `event_id`, it counts once.
         """
         bank, now = await self.bank(bank_id), datetime.now(UTC)
         name = str(uuid7()) if memory_id is None else memory_id
@@ -148,7 +149,7 @@ class Memories:
             memory=with_expiry(memory, ttl_of_created(bank), now),
             **left(revision, bank, now),
         )
-        outcome = await self._change(change, now)
+        outcome = await self._change(change, now, event_id=event_id)
         if isinstance(outcome, Refused):
             raise MemoryConflictError(bank_id, name)
         return _standing(outcome, change)
@@ -334,9 +335,11 @@ class Memories:
         )
         return [outcome if isinstance(outcome, Refused) else None for outcome in outcomes]
 
-    async def _change(self, change: MemoryChange, now: datetime) -> Refused | MemoryRecord | None:
+    async def _change(
+        self, change: MemoryChange, now: datetime, *, event_id: str | None = None
+    ) -> Refused | MemoryRecord | None:
         """Publishes it, and gives what has become of it, and of the memory."""
-        event = _event(change, now=now)
+        event = _event(change, event_id=event_id, now=now)
         offset = await self._publish(memory_key(change.bank_id, change.memory_id), event)
         published = Published(change.bank_id, change.memory_id, event.event_id, offset)
         try:

@@ -51,7 +51,6 @@ from runfold.memory_documents import (
 from runfold.query.documents import Problem
 from runfold.query.parameters import Cursor, Limit, run_filter
 from runfold.web import PROBLEM_JSON
-from runfold_schemas.errors import MemoryConflictError
 from runfold_schemas.memories import BankConfig
 
 Verbs = Callable[[], Memories]
@@ -197,21 +196,19 @@ def _add_memories(router: APIRouter, memories: Verbs) -> None:
         bank_id: BankId, asked: CreateMemory, idempotency_key: IdempotencyKey = None
     ) -> Response:
         """A new memory, of a new id unless one is given; 409 where that is taken."""
-        key = key_of(idempotency_key)
-        repeatable = key is not None and asked.memory_id is None
-        memory_id = derived_id("memory", bank_id, key or "") if repeatable else asked.memory_id
-        status = HTTPStatus.CREATED
-        try:
-            record = await memories().create(
-                bank_id, asked.memory(), memory_id=memory_id, revision=asked.revision.options()
-            )
-        except MemoryConflictError as error:
-            if not repeatable:
-                raise
-            # Only this key makes this id, so the first copy of the request has.
-            record, status = await memories().get(bank_id, error.memory_id), HTTPStatus.OK
+        key, memory_id, event_id = key_of(idempotency_key), asked.memory_id, None
+        if key is not None:
+            memory_id = memory_id or derived_id("memory", bank_id, key)
+            event_id = derived_id("memory created", bank_id, memory_id, key)
+        record = await memories().create(
+            bank_id,
+            asked.memory(),
+            memory_id=memory_id,
+            revision=asked.revision.options(),
+            event_id=event_id,
+        )
         ids = "/memories/".join(quote(part, safe="") for part in (bank_id, record.memory_id))
-        return _answer(MemoryDocument.of(record), status, location=f"/v1/banks/{ids}")
+        return _answer(MemoryDocument.of(record), HTTPStatus.CREATED, location=f"/v1/banks/{ids}")
 
     @router.get(
         "/{bank_id}/memories/{memory_id}", summary="Read a memory", responses=_problems(404, 422), **shown

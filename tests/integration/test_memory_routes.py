@@ -115,17 +115,28 @@ async def test_a_memory_is_created_and_found_where_the_answer_says(api):
     check_problem(taken, 409, "MemoryConflict", memory_id="m/1 ?")
 
 
-async def test_a_key_makes_creation_safe_to_repeat(api, without_model, bank):
-    said, key = {"fact": "likes tea", "scope": SCOPE}, {"Idempotency-Key": str(uuid4())}
+@pytest.mark.parametrize("named", [{}, {"memory_id": "m"}])
+async def test_a_key_makes_creation_safe_to_repeat(api, without_model, bank, named):
+    said, key = {"fact": "likes tea", "scope": SCOPE, **named}, {"Idempotency-Key": str(uuid4())}
 
     answers = [
         await process.post(f"{bank}/memories", json=said, headers=key)
         for process in (api, without_model, api)
     ]
 
-    assert [one.status_code for one in answers] == [201, 200, 200]
-    assert len({one.json()["memory_id"] for one in answers}) == 1
+    assert [one.status_code for one in answers] == [201, 201, 201]
+    assert answers[0].json() == answers[1].json() == answers[2].json()
+    assert len((await api.get(f"{answers[0].headers['location']}/revisions")).json()["revisions"]) == 1
     assert await facts(api, bank) == ["likes tea"]
+
+
+async def test_another_key_does_not_take_a_memory_for_its_own(api, bank):
+    said = {"fact": "likes tea", "scope": SCOPE, "memory_id": "m"}
+    await created(api, bank, memory_id="m")
+
+    response = await api.post(f"{bank}/memories", json=said, headers={"Idempotency-Key": "k"})
+
+    check_problem(response, 409, "MemoryConflict", memory_id="m")
 
 
 async def test_two_writers_lose_nothing_of_each_other(api, without_model, bank):
