@@ -404,6 +404,33 @@ async def test_what_a_process_has_left_another_one_answers_and_completes(
     assert len(model.read) == 1
 
 
+async def test_what_was_refused_of_a_dead_process_answer_another_one_tries_again(world, monkeypatch):
+    [tea] = await world.generator(None).generate(world.bank, world.scope, DirectFacts([fact("Likes tea")]))
+
+    async def die(*_: Any) -> Trigger:
+        raise asyncio.CancelledError
+
+    class Interrupted(ScriptedModel):
+        async def consolidate(self, facts: Any, known: Any) -> Any:
+            await world.memories.update(world.bank, tea.memory_id, {"fact": "Likes green tea"})
+            return [Action(kind="delete", facts=[0], memory=0, text=None)]
+
+    run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
+    bank = await world.memories.bank(world.bank)
+    trigger = await requested(run, bank, world.scope, HELLO, GenerationOptions())
+    with monkeypatch.context() as patch:
+        patch.setattr("runfold.generation.answering._asked_again", die)
+        with pytest.raises(asyncio.CancelledError):
+            await world.generator(Interrupted(found=[SEATS])).answer(trigger)
+    assert await world.facts() == ["Likes green tea"]
+
+    other = world.generator(ScriptedModel())
+    async with Tending(lambda: other, sweep_seconds=0.1, take_up_seconds=0):
+        await until(lambda: is_completed(run), what="the end of another process' generation")
+
+    assert await world.facts() == ["Likes green tea", "Prefers window seats"]
+
+
 async def test_a_trigger_that_says_nonsense_is_answered_with_what_is_wrong(world, generator):
     run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
     bank = await world.memories.bank(world.bank)

@@ -183,6 +183,20 @@ class Answers:
                 trigger = await _asked_again(trigger, facts)
         raise MemoryChangedError(data.bank_id, _refused(outcomes))
 
+    async def finish(self, trigger: Trigger) -> None:
+        """Tries again what was refused of the answer in the log, where whoever has answered did not live to do so."""
+        data, bank = trigger.data, await self.bank(trigger)
+        async with self._alone(bank.bank_id, data.scope):
+            standing = await _in_log(trigger, end=None)
+            assert standing is not None
+            outcomes = await self._made(trigger, standing)
+            if all(refused is None for _, refused in outcomes):
+                return
+            facts = _left(outcomes, trigger.facts or ())
+            again = await _asked_again(trigger, facts) if facts else None
+        if again is not None:
+            await self.answer(again, facts)
+
     async def _changes(
         self,
         bank: BankRecord,
@@ -210,7 +224,9 @@ class Answers:
 
     async def _logged(self, trigger: Trigger, changes: Sequence[Change]) -> Outcomes:
         """What the answer that stands has made of memories, which is another one if somebody was faster."""
-        standing = await _standing(trigger, _answer(trigger, changes))
+        return await self._made(trigger, await _standing(trigger, _answer(trigger, changes)))
+
+    async def _made(self, trigger: Trigger, standing: MemoriesGenerated) -> Outcomes:
         agreed = list(standing.changes())
         refusals = await self._memories.change_all(
             agreed, event_id=answer_id(trigger.event), run_id=trigger.run.run_id
@@ -255,15 +271,19 @@ def _answer(trigger: Trigger, changes: Sequence[Change]) -> MemoriesGenerated:
 
 async def _standing(trigger: Trigger, answer: MemoriesGenerated) -> MemoriesGenerated:
     """Publishes the answer, and gives the one that the log took."""
-    run, wanted = trigger.run, answer_id(trigger.event)
-    position = await run.publish(answer, event_id=wanted, late=True)
+    position = await trigger.run.publish(answer, event_id=answer_id(trigger.event), late=True)
     if position.offset == trigger.offset + 1:
         return answer
-    async for one in run.history(first_offset=trigger.offset, end=position.offset + 1):
+    return await _in_log(trigger, end=position.offset + 1) or answer
+
+
+async def _in_log(trigger: Trigger, *, end: int | None) -> MemoriesGenerated | None:
+    wanted = answer_id(trigger.event)
+    async for one in trigger.run.history(first_offset=trigger.offset, end=end):
         if one.counts and one.event is not None and one.event.event_id == wanted:
             assert isinstance(one.event.data, MemoriesGenerated)
             return one.event.data
-    return answer
+    return None
 
 
 async def _asked_again(trigger: Trigger, facts: Sequence[Fact]) -> Trigger:

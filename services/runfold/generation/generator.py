@@ -112,6 +112,10 @@ class Generator:
             facts = await self._extracted(trigger)
         return await self._answers.answer(trigger, facts)
 
+    async def finish(self, trigger: Trigger) -> None:
+        """Completes a generation whose answer is in the log, and whose process may have died since."""
+        await self._answers.finish(trigger)
+
     async def _scope(self, given: Mapping[str, str] | None, source: Source) -> Mapping[str, str]:
         if given:
             return given

@@ -189,15 +189,17 @@ class Tending:
         if reason := self._reason(log):
             await log.trigger(reason)
             await log.catch_up()
-        if self._is_for_us(log):
-            try:
+        try:
+            if self._is_for_us(log):
                 await log.answer()
-            except BankNotFoundError as error:
-                _log.info("run %s ends, of which nothing is remembered: %s", log.run.run_id, error)
-                await _complete(log)
+            elif self._is_over(log):
+                await log.finish()
             else:
-                await _complete_unless_stream(log)
-        elif self._is_over(log):
+                return
+        except BankNotFoundError as error:
+            _log.info("run %s ends, of which nothing is remembered: %s", log.run.run_id, error)
+            await _complete(log)
+        else:
             await _complete_unless_stream(log)
 
     async def _sweep_quietly(self) -> None:

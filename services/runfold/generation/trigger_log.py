@@ -87,3 +87,9 @@ class TriggerLog:
             self.asked.discard(trigger.event.event_id)
         finally:
             await self.catch_up()
+
+    async def finish(self) -> None:
+        """Completes what the last answer has begun, if whoever gave it has died since."""
+        answered = self.state.answered
+        assert answered is not None
+        await self.generator.finish(Trigger(self.run, answered.event, answered.offset))

@@ -77,6 +77,8 @@ class StreamState(NamedTuple):
     covered: tuple[int, ...] = ()
     """Those of the last contents before the last trigger."""
     triggered_at: int | None = None
+    answered: Unanswered | None = None
+    """The last trigger that has its answer."""
     answered_at: int | None = None
     has_ended: bool = False
 
@@ -108,7 +110,9 @@ def apply(state: StreamState, one: Admitted) -> StreamState:
             return (state if is_again else _triggered(state, one.record.log_time))._replace(unanswered=asked)
         case MemoriesGenerated() as generated:
             is_answer = state.unanswered is not None and generated.trigger == state.unanswered.event.event_id
-            return state._replace(unanswered=None, answered_at=one.record.log_time) if is_answer else state
+            if not is_answer:
+                return state
+            return state._replace(unanswered=None, answered=state.unanswered, answered_at=one.record.log_time)
         case RunCompleted() | RunFailed() | RunCanceled():
             return state._replace(has_ended=True)
         case _:
