@@ -104,6 +104,14 @@ async def test_a_resource_is_there_under_every_prefix(client: httpx.AsyncClient,
     assert response.json()["name"] == f"projects/{project}/reasoningEngines/1/sessions/a~b"
 
 
+async def test_a_client_that_sends_everything_to_the_root_is_told_what_it_lacks(client: httpx.AsyncClient):
+    response = await client.post("/", json={})
+
+    assert error_of(response) == (400, "INVALID_ARGUMENT")
+    assert "project and a location" in response.json()["error"]["message"]
+    assert (await client.get("/")).headers["location"] == "docs"
+
+
 async def test_an_operation_is_done_and_can_be_asked_for_again(client: httpx.AsyncClient):
     first = (await client.post(f"{ENGINE}/sessions", json={"some_text": "x"})).json()
     again = (await client.get(f"/v1/{first['name']}")).json()

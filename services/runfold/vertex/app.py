@@ -11,9 +11,11 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from runfold.vertex.errors import on_error, on_http, on_invalid, on_unexpected
+from runfold.vertex.errors import error_body, on_error, on_http, on_invalid, on_unexpected
 from runfold.vertex.operations import Answer, operation_routes
 from runfold_schemas.errors import RunfoldError
 
@@ -58,3 +60,10 @@ def mount(app: FastAPI, vertex: Starlette) -> None:
     were sent.
     """
     app.router.routes.extend(Route(path, vertex, include_in_schema=False) for path in _PATHS)
+    app.router.routes.append(Route("/", _without_path, methods=["POST", "PATCH"], include_in_schema=False))
+
+
+async def _without_path(_: Request) -> Response:
+    """To where Google's clients send everything when they are given a base URL and no project."""
+    said = "the request has no path: give the client a project and a location, or an API key alone"
+    return error_body("INVALID_ARGUMENT", said)

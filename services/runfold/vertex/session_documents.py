@@ -4,7 +4,9 @@ A session `S` of an engine `E` is our session of the id made of both, and `E` is
 """
 
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import Field
 
 from runfold.session import Session
 from runfold.vertex.filters import Path
@@ -69,9 +71,9 @@ class _Lasting(Message):
 
 
 class CreateSession(_Lasting):
-    """A session to create."""
+    """A session to create. Unlike ours it has a user: those without one would share their state."""
 
-    user_id: UserId
+    user_id: Annotated[UserId, Field(min_length=1)]
     display_name: DisplayName | None = None
     session_state: dict[str, Any] | None = None
     labels: Labels | None = None
