@@ -6,6 +6,7 @@ anew if it loses. A bank that is created anew with the id of another one has not
 """
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -22,8 +23,10 @@ from runfold.generation.triggers import STREAM, StreamSettings, TriggerRule, due
 from runfold.run import Position
 from runfold_projections.memory import BankRecord
 from runfold_schemas.codec import first_fault, new_data
-from runfold_schemas.errors import InvalidEventError, RejectedError
+from runfold_schemas.errors import InvalidEventError, RejectedError, UnavailableError
 from runfold_schemas.events import AnyEvent, RunLabeled
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["IngestStreams", "Ingested", "stream_run_id"]
 
@@ -49,8 +52,8 @@ class IngestStreams:
         """Appends the contents to the stream, all or none, and gives the position of the last one.
 
         Returns when they are durable; where memories are generated at once (by `force_flush`, or by a rule without conditions,
-        which is the default), when those can be read. If that fails, the contents stay in the stream and it is tried again
-        later. Rule and options count until others are given; `default_rule` is that of a new stream that is given none.
+        which is the default), when those can be read. Where the model or MongoDB is away, the contents stay in the stream and it
+        is tried again later. Rule and options count until others are given; `default_rule` is that of a new stream that is given none.
 
         Raises `NoModelError`, `BankNotFoundError`, `InvalidEventError`, `EventTooLargeError`, `UnavailableError`, and at once
         what a generation does.
@@ -65,7 +68,13 @@ class IngestStreams:
         positions = await log.run.publish_batch(events)
         await log.catch_up()
         if force_flush or due(log.state, log.state.content_at) == "flush":
-            await log.flush()
+            try:
+                await log.flush()
+            except UnavailableError as error:
+                if not contents:
+                    raise
+                # Who is told to retry would ingest the contents a second time.
+                _log.warning("memories of run %s are generated later: %s", log.run.run_id, error)
         self._tending.look()
         return positions[-1] if contents else None
 

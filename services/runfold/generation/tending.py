@@ -25,6 +25,7 @@ from runfold_schemas.errors import (
     RejectedError,
     RunEndedError,
     RunfoldError,
+    UnavailableError,
 )
 
 SWEEP_SECONDS: Final = 10.0
@@ -207,6 +208,8 @@ class Tending:
             await self._sweep()
         except NoModelError:
             pass  # nothing can be answered here
+        except UnavailableError as error:
+            _log.info("generations that others have left are looked for later: %s", error)
         except Exception as error:  # noqa: BLE001  # whatever it is, what is known here is run all the same
             _log.warning("it was not looked for generations that others have left: %s", error)
 
