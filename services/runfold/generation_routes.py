@@ -88,7 +88,8 @@ def build_generation_router(generation: Generation) -> APIRouter:
                 options=asked.options(),
                 force_flush=asked.flush,
             )
-            run_id = stream_run_id(bank_id, asked.scope, asked.stream_id)
+            bank = await generation.generator().memories.bank(bank_id)
+            run_id = stream_run_id(bank.created_by, asked.scope, asked.stream_id)
             return _answer(StreamPosition(run_id=run_id, offset=position.offset if position else None))
 
         return await replays.answer(f"ingest/{bank_id}", key, fingerprint(await request.body()), handle)

@@ -65,12 +65,12 @@ async def test_a_rebuild_begins_joins_and_switches_in_this_order(generations):
     assert not await generations.join(old=first, new=second)
     assert not await generations.switch(old=first, new=second)
     assert await generations.begin(old=first, new=second)
-    assert await generations.pointer() == (first, second, None)
+    assert await generations.pointer() == (first, second, None, None)
     assert not await generations.switch(old=first, new=second)
     assert await generations.join(old=first, new=second)
-    assert await generations.pointer() == (first, second, second)
+    assert await generations.pointer() == (first, second, second, None)
     assert await generations.switch(old=first, new=second)
-    assert await generations.pointer() == (second, None, None)
+    assert await generations.pointer() == (second, None, None, first)
 
 
 async def test_a_rebuild_that_another_one_overtook_gets_no_further(generations):
@@ -80,7 +80,7 @@ async def test_a_rebuild_that_another_one_overtook_gets_no_further(generations):
 
     assert await generations.begin(old=first, new=third)
 
-    assert await generations.pointer() == (first, third, None)
+    assert await generations.pointer() == (first, third, None, None)
     assert not await generations.switch(old=first, new=second)
     assert await generations.join(old=first, new=third)
     assert await generations.switch(old=first, new=third)
@@ -94,10 +94,10 @@ async def test_a_rebuild_that_gives_up_is_neither_built_nor_read_any_more(genera
     await generations.join(old=first, new=second)
 
     await generations.give_up(third)
-    assert await generations.pointer() == (first, second, second)
+    assert await generations.pointer() == (first, second, second, None)
     await generations.give_up(second)
 
-    assert await generations.pointer() == (first, None, None)
+    assert await generations.pointer() == (first, None, None, None)
     assert not await generations.switch(old=first, new=second)
 
 
@@ -108,7 +108,7 @@ async def test_joining_ends_by_itself(generations, monkeypatch):
 
     assert await generations.join(old=first, new=second)
 
-    assert await generations.pointer() == (first, second, None)
+    assert await generations.pointer() == (first, second, None, None)
     assert not await generations.switch(old=first, new=second)
 
 

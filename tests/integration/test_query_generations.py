@@ -93,3 +93,28 @@ async def test_what_a_dead_rebuild_left_is_not_read_for_ever(
             states, _ = await snapshots.runs(RunFilter(), limit=10)
 
     assert [one.run_id for one in states] == ["run-1"]
+
+
+async def test_after_a_switch_both_are_read_and_after_everything_was_dropped_the_new_one_alone(
+    mongo: str, database: str
+):
+    async with (
+        connect(mongo, database) as opened,
+        Snapshots(Settings(mongo=mongo, database=database)) as read,
+    ):
+        generations = Generations(opened)
+
+        async def names() -> list[str]:
+            await read.look()
+            return [generation.name for generation in await read.generations()]
+
+        first, second = await generations.current_or_first(), new_generation()
+        assert await names() == [first]
+        await generations.begin(old=first, new=second)
+        await generations.join(old=first, new=second)
+        await generations.switch(old=first, new=second)
+        assert await names() == [second, first]
+
+        await generations.drop_all()
+        third = await generations.current_or_first()
+        assert await names() == [third]

@@ -81,12 +81,11 @@ class Snapshots:
         if self._generation is None or self._generation.name != pointer.current:
             _log.info("reading generation %s", pointer.current)
             # The old one is read beside the new one until the projectors have surely taken over, and let go before it
-            # is dropped.
+            # is dropped; but where everything was thrown away, its last worker may still write into what is left of it.
             self._previous_until = time.monotonic() + self._settings.retire_seconds / 2
-            self._previous, self._generation = (
-                self._generation,
-                Generation.of(self._database, pointer.current),
-            )
+            known = self._generation
+            self._previous = known if known is not None and known.name == pointer.previous else None
+            self._generation = Generation.of(self._database, pointer.current)
         self._joined = Generation.of(self._database, pointer.joined) if pointer.joined else None
 
     async def generations(self) -> list[Generation]:

@@ -47,6 +47,8 @@ class Pointer(NamedTuple):
     current: str
     building: str | None
     joined: str | None
+    previous: str | None
+    """The one from which a rebuild switched to this one; None of one that began with nothing."""
 
 
 class Generations:
@@ -66,7 +68,8 @@ class Generations:
         if not found:
             return None
         is_joined = "joined" in found and found["joined_until"] > datetime.now(UTC)
-        return Pointer(found["current"], found.get("building"), found["joined"] if is_joined else None)
+        joined = found["joined"] if is_joined else None
+        return Pointer(found["current"], found.get("building"), joined, found.get("previous"))
 
     async def current_or_first(self) -> str:
         """The id of the generation that is read; the first one begins here if there is none."""
@@ -102,7 +105,7 @@ class Generations:
         """
         return await self._move(
             {"current": old, "joined": new, "joined_until": {"$gt": datetime.now(UTC)}},
-            {"$set": {"current": new}, "$unset": {"building": "", **_NOT_JOINED}},
+            {"$set": {"current": new, "previous": old}, "$unset": {"building": "", **_NOT_JOINED}},
         )
 
     async def give_up(self, new: str) -> None:
