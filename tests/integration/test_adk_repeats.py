@@ -25,7 +25,7 @@ async def losing(service: BaseSessionService, app: str, monkeypatch: pytest.Monk
     """A session whose next append is done and not answered."""
     session = await service.create_session(app_name=app, user_id=USER)
     assert isinstance(service, RunfoldSessionService)
-    sessions = await service._connection.sessions()
+    sessions = await service._connection.verbs()
     append = sessions.append
 
     async def unanswered(*said: object, **more: object) -> None:

@@ -404,6 +404,7 @@ async def test_contents_of_a_stream_count_once_and_wait_for_its_rule(api, bank, 
     nothing = await ingested(api, bank, flush=True)
 
     assert nothing == {"run_id": first["run_id"], "offset": None}
+    assert (await api.get(f"/v1/runs/{first['run_id']}")).json()["agent_id"] == bank.rpartition("/")[2]
     assert model.read[count][0] == '{"role": "user", "text": "I prefer window seats."}'
     assert await facts(api, bank) == [SEATS.fact]
 

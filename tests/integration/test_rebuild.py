@@ -157,7 +157,7 @@ async def test_a_rebuild_that_is_stopped_before_the_switch_is_not_read(settings:
         await asyncio.gather(stopped, return_exceptions=True)
         pointer = await before.generations.pointer()
 
-    assert pointer == (before.generation, None, None)
+    assert pointer == (before.generation, None, None, None)
 
 
 def ignore(*_: object) -> None:

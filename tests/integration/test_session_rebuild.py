@@ -112,8 +112,8 @@ class Watcher:
 
     async def _look_at_shared_state(self) -> None:
         notes = dict(self._acknowledged.notes)
-        for reading in (self._sessions.app_state(APP), self._sessions.user_state(APP, USER)):
-            if (state := await self._read(reading)) is not None:
+        for reading in (lambda: self._sessions.app_state(APP), lambda: self._sessions.user_state(APP, USER)):
+            if (state := await self._read(reading())) is not None:
                 self._compare_shared(state, notes)
 
     async def _read(self, reading: Awaitable[AnswerT]) -> AnswerT | None:
