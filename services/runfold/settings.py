@@ -90,7 +90,7 @@ class Settings(BaseSettings):
     )
     wait_timeout_seconds: Seconds = Field(5.0, description="how long a read waits for its min_offset")
     retire_seconds: Seconds = Field(
-        10.0, description="how long the old generation stays after a rebuild was switched to"
+        20.0, description="how long the old generation stays after a rebuild was switched to"
     )
     embedding_url: str | None = Field(
         None,

@@ -21,7 +21,7 @@ RUNS = 12
 COMING_AND_GOING = 3
 """More would be more than one list holds before a rebuild on a busy machine has ended."""
 BACKLOG = 6_000
-RETIRE_SECONDS = 12.0
+RETIRE_SECONDS = 20.0
 """Readers leave the old generation after half of it; by then the projectors have to have taken the new one over, also
 where the machine is busy.
 """
