@@ -1,5 +1,7 @@
 """Sessions of ADK: created, found, listed and deleted, by whom they belong to."""
 
+import asyncio
+
 import pytest
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
@@ -47,10 +49,14 @@ async def test_any_text_can_name_an_app_and_a_user(service: BaseSessionService, 
     names = ["a", "a/b", "a b", "a.b", "ключ 😀", "$", "a:b", "a@b.example", "a:", ":b", "a/b/c"]
     keys = [(f"{app}{one}", other) for one in names for other in names]
 
-    for number, (name, user) in enumerate(keys):
-        await service.create_session(
-            app_name=name, user_id=user, session_id="s", state={"n": number, "user:n": number}
+    await asyncio.gather(
+        *(
+            service.create_session(
+                app_name=name, user_id=user, session_id="s", state={"n": number, "user:n": number}
+            )
+            for number, (name, user) in enumerate(keys)
         )
+    )
 
     for number, (name, user) in enumerate(keys):
         session = await service.get_session(app_name=name, user_id=user, session_id="s")
