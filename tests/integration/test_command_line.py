@@ -39,7 +39,7 @@ def environment(kafka: str, mongo: str, prefix: str, database: str) -> dict[str,
 async def test_a_service_that_is_told_to_stop_stops_and_says_by_what(
     environment: dict[str, str], part: str, number: signal.Signals, code: int
 ) -> None:
-    port = free_port()
+    port = two_free_ports()
     health = port + 1 if part == "projector" else port
     process = await started("serve", part, "--port", str(port), **environment)
     async with asyncio.timeout(READY_SECONDS):
