@@ -8,6 +8,7 @@ import pytest
 from tests.ingesting import is_ready, ready_ingest
 from tests.processes import until
 from tests.querying import Projected, projected, query, served
+from tests.session_verbs import Projector
 
 from runfold import Runfold
 from runfold.api import build_app
@@ -47,6 +48,15 @@ async def stored(settings: Settings) -> AsyncIterator[Projected]:
     """A projector at work, and what it writes."""
     async with projected(settings) as stored:
         yield stored
+
+
+@pytest.fixture(scope="module")
+async def projector(settings: Settings) -> AsyncIterator[Projector]:
+    """A projector at work that can be stopped and begin anew."""
+    projector = Projector(settings)
+    await projector.start()
+    yield projector
+    await projector.stop()
 
 
 @pytest.fixture(scope="module")

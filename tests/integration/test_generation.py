@@ -50,14 +50,6 @@ PREFERENCES = (MemoryTopic(managed="USER_PREFERENCES"),)
 
 
 @pytest.fixture(scope="module")
-async def projector(settings: Settings) -> AsyncIterator[Projector]:
-    projector = Projector(settings)
-    await projector.start()
-    yield projector
-    await projector.stop()
-
-
-@pytest.fixture(scope="module")
 async def reading(settings: Settings, projector: Projector) -> AsyncIterator[Reading]:
     async with Reading(settings) as reading:
         yield reading

@@ -76,14 +76,6 @@ class World:
 
 
 @pytest.fixture(scope="module")
-async def projector(settings: Settings) -> AsyncIterator[Projector]:
-    projector = Projector(settings)
-    await projector.start()
-    yield projector
-    await projector.stop()
-
-
-@pytest.fixture(scope="module")
 async def memories(settings: Settings, runfold: Runfold, projector: Projector) -> AsyncIterator[Memories]:
     async with Reading(settings) as reading:
         memories = Memories(runfold, reading.stored_memories, similarity=reading.similarity)

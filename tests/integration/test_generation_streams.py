@@ -95,14 +95,6 @@ class World:
 
 
 @pytest.fixture(scope="module")
-async def projector(settings: Settings) -> AsyncIterator[Projector]:
-    projector = Projector(settings)
-    await projector.start()
-    yield projector
-    await projector.stop()
-
-
-@pytest.fixture(scope="module")
 async def memories(settings: Settings, runfold: Runfold, projector: Projector) -> AsyncIterator[Memories]:
     async with Reading(settings) as reading:
         memories = Memories(runfold, reading.stored_memories, similarity=reading.similarity)
@@ -225,7 +217,7 @@ async def test_what_a_process_has_left_another_one_takes_up(world):
 
 async def test_what_is_due_does_not_wait_until_all_logs_are_read(world, monkeypatch):
     async with world.process() as streams:
-        await streams.ingest(BANK, world.scope, "s", said("one"), rule=TriggerRule(idle_seconds=0.5))
+        await streams.ingest(BANK, world.scope, "s", said("one"), rule=TriggerRule(idle_seconds=4))
         await streams.ingest(BANK, {"user": "x"}, world.scope["user"], said("two"))
     due, catch_up, hanging = (await world.run()).run_id, TriggerLog.catch_up, asyncio.Event()
     may_go_on = asyncio.Event()

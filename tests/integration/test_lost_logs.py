@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -22,14 +21,6 @@ from runfold_schemas.sessions import SessionCreated, session_key, session_run_id
 
 SOON_SECONDS = 2.0
 """Less than any deadline in these tests."""
-
-
-@pytest.fixture(scope="module")
-async def projector(settings: Settings) -> AsyncIterator[Projector]:
-    projector = Projector(settings)
-    await projector.start()
-    yield projector
-    await projector.stop()
 
 
 async def made_up(runfold: Runfold, session_id: str, app: str, run_id: str | None = None) -> None:

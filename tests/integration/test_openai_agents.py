@@ -63,14 +63,6 @@ Opening = Callable[..., RunfoldSession]
 
 
 @pytest.fixture(scope="module")
-async def projector(settings: Settings) -> AsyncIterator[Projector]:
-    projector = Projector(settings)
-    await projector.start()
-    yield projector
-    await projector.stop()
-
-
-@pytest.fixture(scope="module")
 async def url(settings: Settings, projector: Projector) -> AsyncIterator[str]:
     async with served(build_app(settings)) as client:
         await until(lambda: is_ready(client), what="the service's connection to Kafka")

@@ -24,14 +24,6 @@ BIG = 2**80
 
 
 @pytest.fixture(scope="module")
-async def projector(settings: Settings) -> AsyncIterator[Projector]:
-    projector = Projector(settings)
-    await projector.start()
-    yield projector
-    await projector.stop()
-
-
-@pytest.fixture(scope="module")
 async def api(settings: Settings, projector: Projector) -> AsyncIterator[httpx.AsyncClient]:
     async with served(build_app(settings)) as client:
         await until(lambda: is_ready(client), what="the service's connection to Kafka")

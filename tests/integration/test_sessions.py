@@ -44,14 +44,6 @@ VALUES: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-async def projector(settings: Settings) -> AsyncIterator[Projector]:
-    projector = Projector(settings)
-    await projector.start()
-    yield projector
-    await projector.stop()
-
-
 @pytest.fixture(scope="module", params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
     return request.param

@@ -57,8 +57,8 @@ class RunfoldMemoryService(BaseMemoryService):
     Adding sessions and events needs a language model: `RUNFOLD_GENERATION_MODEL`, of the API or, without one, of this process.
     Where none is configured that is a `NoModelError`. Adding, searching and deleting memories needs none.
 
-    Kafka, MongoDB, the API or the model away is `UnavailableError`, after which the same call is safe to repeat; only `add_memory`
-    may have added memories that have no id of their own.
+    Kafka, MongoDB or the API away is `UnavailableError`, after which the same call is safe to repeat; only `add_memory` may have added
+    memories that have no id of their own. Where the model is away, events that were added are kept and read later.
     """
 
     def __init__(
