@@ -97,6 +97,29 @@ async def test_a_topic_whose_opener_wrote_nothing_disturbs_no_other_run(settings
     assert worker.events == 2
 
 
+async def test_a_partition_that_is_ours_again_brings_the_runs_that_another_projector_took_up_meanwhile(
+    settings: Settings, runfold: Runfold
+):
+    settings = settings.model_copy(update={"sweep_seconds": 600.0})
+    async with projections(settings) as stored, working(settings, stored.generation) as worker:
+        run_id, log_id = "taken-up", "0" * 32
+        await runfold.admin.create_run_topic(runfold.topics.run(run_id, log_id))
+        # Its announcement is committed: this worker was stopped, and lost its membership, when the other one took it.
+        unfolded = RunRecord(run_id=run_id, agent_id="a")
+        taken = RunState(log_id, partition_of(run_id), active=True, record=unfolded)
+        await stored.runs.add([taken])
+        async with AIOKafkaProducer(bootstrap_servers=settings.kafka) as producer:
+            await producer.send_and_wait(runfold.topics.run(run_id, log_id), b"garbage")
+
+        await worker._assigned(set(worker.partitions))
+
+        async def is_folded() -> bool:
+            state = await stored.runs.get(run_id)
+            return state is not None and state.record.next_offset == 1
+
+        await until(is_folded, what="the run that nobody tails")
+
+
 async def garbage(settings: Settings, runfold: Runfold, run: Run) -> None:
     async with AIOKafkaProducer(bootstrap_servers=settings.kafka) as producer:
         await producer.send_and_wait(runfold.topics.run(run.run_id, run.life.log_id), b"garbage")

@@ -10,7 +10,7 @@ from typing import Any
 from runfold.ids import new_event_id
 from runfold.projector.active import ActiveRun, Folded
 from runfold.projector.unsaved import FORWARDS_BYTES_MAX, UnsavedRuns
-from runfold.projector.writer import Writer
+from runfold.projector.writer import Writer, _pause_after
 from runfold.store.runs import RunState
 from runfold_projections.run import RunRecord
 from runfold_projections.state import Forward, Value
@@ -163,6 +163,10 @@ async def test_of_a_run_that_was_deleted_nothing_is_saved_any_more():
         await writer.flush()
 
         assert (runs.saved, values.saved) == ([], [])
+
+
+def test_states_are_saved_again_soon_after_a_saving_that_was_held_up():
+    assert [_pause_after(seconds) for seconds in (0.001, 0.5, 60)] == [0.25, 2, 5]
 
 
 def test_what_there_is_no_room_for_is_left_to_be_folded_again():

@@ -129,19 +129,19 @@ class Worker:
     # From the catalog: which runs are ours and awake.
 
     async def _assigned(self, partitions: set[int]) -> None:
-        gained = partitions - self._partitions
         self._partitions = partitions
         # Not awaited: a rebalance must not wait until thousands of runs are loaded.
-        self._tasks.create_task(self._change_ownership(gained))
+        self._tasks.create_task(self._change_ownership())
 
-    async def _change_ownership(self, gained: set[int]) -> None:
+    async def _change_ownership(self) -> None:
         async with self._membership:
             for run in [
                 run for run in self._active.values() if run.catalog_partition not in self._partitions
             ]:
                 self._drop(run)
             await self._shared.follow(self._partitions)
-            states = await self._runs.active(gained & self._partitions)
+            # Of all partitions: one that is ours again may have been another's meanwhile, who took up runs there.
+            states = await self._runs.active(self._partitions)
             await self._activate([state for state in states if state.run_id not in self._active])
 
     async def _take_entries(self, entries: Sequence[Entry]) -> None:

@@ -34,6 +34,9 @@ _BURIED = Counter(
 _SAVE_PAUSE_SECONDS = 0.25
 """Between two savings at the least: a run that gets an event every few milliseconds is one update, not many."""
 
+_SAVE_PAUSE_MAX_SECONDS = 5.0
+"""A saving that took a minute was not under load: the process had been stopped, or MongoDB was away."""
+
 _UNDECIDED_PAUSE_SECONDS = 0.1
 """Before it is looked again for what says whether a change is to be forwarded."""
 
@@ -140,8 +143,7 @@ class Writer:
             self._changed.clear()
             began = time.monotonic()
             await self.flush()
-            took = time.monotonic() - began
-            await asyncio.sleep(max(_SAVE_PAUSE_SECONDS, took * (1 / _SAVE_SHARE - 1)))
+            await asyncio.sleep(_pause_after(time.monotonic() - began))
 
     async def flush(self) -> None:
         """Saves what has changed: values, and each state that waits for nothing that is to be forwarded."""
@@ -236,6 +238,11 @@ class Writer:
         if self._told is None or not runs:
             return {}
         return await self._told.get_many([run.run_id for run in runs])
+
+
+def _pause_after(seconds: float) -> float:
+    """After a saving that took so long."""
+    return min(max(_SAVE_PAUSE_SECONDS, seconds * (1 / _SAVE_SHARE - 1)), _SAVE_PAUSE_MAX_SECONDS)
 
 
 def dead_letter(origin: str, admitted: Admitted) -> Outgoing:
