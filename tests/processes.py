@@ -110,10 +110,11 @@ async def until(
     holds: Callable[[], Awaitable[bool]], *, seconds: float = 20.0, what: str = "the condition"
 ) -> float:
     """Waits for a condition and gives the seconds that it took; fails after the deadline."""
-    began = time.monotonic()
+    began, pause = time.monotonic(), 0.002
     while not await holds():
         assert time.monotonic() - began < seconds, f"{what} did not come true within {seconds} s"
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(pause)
+        pause = min(1.5 * pause, 0.05)
     return time.monotonic() - began
 
 

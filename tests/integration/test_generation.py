@@ -423,7 +423,8 @@ async def test_what_was_refused_of_a_dead_process_answer_another_one_tries_again
     assert await world.facts() == ["Likes green tea", "Prefers window seats"]
 
 
-async def test_a_trigger_that_says_nonsense_is_answered_with_what_is_wrong(world, generator):
+async def test_a_trigger_that_says_nonsense_is_answered_with_what_is_wrong(world, generator, monkeypatch):
+    monkeypatch.setattr("runfold.generation.tending._RETRY_SECONDS", 0.1)
     run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
     bank = await world.memories.bank(world.bank)
     trigger = await requested(run, bank, world.scope, HELLO, GenerationOptions())

@@ -101,19 +101,22 @@ async def test_twenty_kills_far_behind_lose_and_double_nothing_and_a_survivor_ta
 
 
 async def killed(worker: Service, times: int, chance: random.Random, log: Log) -> list[int]:
-    """Starts and kills `worker`, from its first moment on or in the middle of its work, and gives what was still to be
-    folded after each kill.
+    """Starts and kills `worker`, from its first moment on or in the middle of its work, so often far behind; gives what was still
+    to be folded after each of these kills.
     """
     lags: list[int] = []
-    while len(lags) < times:
+    for _ in range(2 * times):
         await log.keep_ahead()
         await worker.start()
         instant = log.folded + max(0, chance.uniform(-LIFE / 4, LIFE))
         await until(partial(log.reaches, instant), what="progress of the projectors")
         await worker.kill()
-        lags.append(await log.lag())
-        assert lags[-1] > LAG, f"the workers are too fast for a backlog of {BACKLOG}: {lags}"
-    return lags
+        # Where the machine stops for a second, the other worker may fold all there is before it is killed.
+        if (lag := await log.lag()) > LAG:
+            lags.append(lag)
+        if len(lags) == times:
+            return lags
+    pytest.fail(f"the workers are too fast for a backlog of {BACKLOG}: {lags}")
 
 
 async def ended(stored: Projections, run: Run) -> bool:

@@ -269,8 +269,13 @@ class Tending:
         now, wall = time.monotonic(), _now()
         pauses = [self._sweep_seconds]
         for run_id, log in self._logs.items():
-            if not self._is_at_work(log) and (at := due_at(log.state)) is not None:
-                pauses.append(max((at - wall) / 1000, self._not_before.get(run_id, 0.0) - now))
+            if self._is_at_work(log):
+                continue
+            held_up = self._not_before.get(run_id, 0.0) - now
+            if (at := due_at(log.state)) is not None:
+                pauses.append(max((at - wall) / 1000, held_up))
+            elif held_up > 0:
+                pauses.append(held_up)
         return max(min(pauses), 0.0)
 
 
