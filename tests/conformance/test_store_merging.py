@@ -263,6 +263,27 @@ async def test_a_page_that_an_overtaken_writer_puts_inside_a_merged_one_hides_no
     assert [(page.first_offset, page.next_offset) for page in await pages.all(LOG)] == [(0, 60)]
 
 
+async def test_merging_goes_on_behind_a_page_that_an_overtaken_writer_put_across_the_end_of_a_merged_one(
+    pages,
+):
+    await insert(pages, texts(60))
+    await pages.merge(LOG, first_offset=0)
+    await insert(pages, texts(5, first_offset=60))
+    assert (
+        await pages.insert(pages_of(LOG, texts(15, first_offset=55), first_offset=55, next_offset=70))
+        == set()
+    )
+    await insert(pages, texts(10, first_offset=70))
+
+    position = await pages.merge(LOG, first_offset=0)
+    await insert(pages, texts(10, first_offset=80))
+    await pages.merge(LOG, first_offset=position)
+
+    for first in (0, 54, 55, 59, 60, 69, 70, 89):
+        assert await covered(pages, first) == list(range(first, 90))
+    assert [(page.first_offset, page.next_offset) for page in await pages.all(LOG)] == [(0, 65), (55, 90)]
+
+
 async def test_readers_meet_no_gap_while_two_workers_merge_and_one_writes(pages):
     count = 240
     admitted = texts(count)

@@ -57,12 +57,13 @@ class Watcher:
         self._sessions = sessions
         self._acknowledged = acknowledged
         self._seen: Counter[str] = Counter()
+        self.enough = asyncio.Event()
         self.faults: list[str] = []
         self.reads = 0
 
     async def watch(self) -> None:
-        """Endless."""
-        while True:
+        """Until it is enough."""
+        while not self.enough.is_set():
             for session_id in list(self._acknowledged.notes):
                 await self._look(session_id)
             await self._look_at_the_list()
@@ -159,8 +160,9 @@ async def test_who_reads_sessions_through_a_rebuild_under_load_sees_no_error_and
                 await rebuilding.rebuild(settings, report=ignore, switched=ignore)
                 acknowledged.enough.set()
                 await asyncio.gather(*loading)
-            stopped = [task.cancel() for task in watching]
-            await asyncio.wait(watching)
+            for one in watchers:
+                one.enough.set()
+            await asyncio.gather(*watching)
             read, ends = await everything(reading), await shared_ends(settings)
             async with stored(settings) as after:
                 differences = await after.differences()
@@ -175,7 +177,6 @@ async def test_who_reads_sessions_through_a_rebuild_under_load_sees_no_error_and
 
     print(f"reads: {[one.reads for one in watchers]}; notes: {acknowledged.notes}")
     assert after.generation != before.generation
-    assert stopped == [True] * len(watchers)
     assert [fault for one in watchers for fault in one.faults] == []
     assert all(one.reads > 30 for one in watchers)
     assert len(acknowledged.deleted) > 1

@@ -10,12 +10,13 @@ from tests.processes import Projections, projections, reaches, until, working
 from runfold import AssistantMessage, Run, Runfold, UserMessage
 from runfold.settings import Settings
 from runfold.store.database import connect
-from runfold.store.pages import MERGE_AT
+from runfold.store.pages import MERGE_AT, PageStore
 
 
 class Projected(NamedTuple):
     run: Run
     stored: Projections
+    database: Any
     pages: Any
     runs: Any
 
@@ -39,7 +40,9 @@ async def projected(kafka: str, mongo: str, prefix: str, database: str) -> Async
                 )[-1].offset
                 await until(lambda end=end: reaches(stored, run, end), what="the state of the run")
         async with connect(mongo, database) as raw:
-            yield Projected(run, stored, raw[f"pages.{stored.generation}"], raw[f"runs.{stored.generation}"])
+            yield Projected(
+                run, stored, raw, raw[f"pages.{stored.generation}"], raw[f"runs.{stored.generation}"]
+            )
 
 
 async def test_a_right_projection_has_no_differences(projected: Projected) -> None:
@@ -71,12 +74,20 @@ async def test_missing_first_and_last_pages_are_found(projected: Projected) -> N
 
 
 async def test_an_overlap_is_found(projected: Projected) -> None:
-    page = await projected.pages.find_one({"first_offset": 3})
-    page["_id"] = page["_id"][:-1] + "4"
-    page["first_offset"] = 4
-    await projected.pages.insert_one(page)
+    await projected.pages.update_one({"first_offset": 1}, {"$set": {"next_offset": 4}})
 
     assert "overlap" in await projected.differences()
+
+
+async def test_what_an_overtaken_worker_put_inside_a_page_is_no_difference(projected: Projected) -> None:
+    merged = PageStore(projected.database, projected.stored.generation)
+    small = await merged.all(projected.run.life.log_id)
+    await merged.merge(projected.run.life.log_id, first_offset=0)
+    assert len(await merged.all(projected.run.life.log_id)) == 1
+
+    assert await merged.insert(small[1:2]) == set()
+
+    assert await projected.differences() == set()
 
 
 async def test_a_stale_state_is_found(projected: Projected) -> None:

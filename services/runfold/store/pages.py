@@ -188,9 +188,11 @@ class PageStore:
         async with aclosing(self.read(log_id, first_offset=first_offset)) as pages:
             async for page in pages:
                 if group and page.first_offset != group[-1].next_offset:
-                    # Another worker has merged meanwhile: this page holds records of the group. What it wrote will do.
-                    break
-                if group and not _fits(group, page):
+                    # A worker was overtaken: both hold the same records. What lies inside this page goes when it is merged.
+                    if page.first_offset > group[0].first_offset:
+                        await self._replace(group)
+                    group = []
+                elif group and not _fits(group, page):
                     await self._replace(group)
                     group = []
                 group.append(page)
