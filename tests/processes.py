@@ -14,9 +14,8 @@ from runfold.local import Service, free_port, ready_url
 from runfold.projector.worker import Worker, connect_worker
 from runfold.settings import Settings
 from runfold.store.database import connect
+from runfold.store.generation import Generation
 from runfold.store.generations import Generations
-from runfold.store.pages import PageStore
-from runfold.store.runs import RunStore
 from runfold.verify import WAIT_SECONDS, Difference, verify
 
 
@@ -59,14 +58,14 @@ class Projections:
         self.settings = settings
         self.generations = generations
         self.generation = generation
-        self.pages = PageStore(database, generation)
-        self.runs = RunStore(database, generation)
+        self.stores = Generation.of(database, generation)
+        self.pages, self.runs = self.stores.pages, self.stores.runs
 
     async def end(self, log_id: str) -> int:
         return await self.pages.end(log_id)
 
     async def differences(self, *, wait_seconds: float = WAIT_SECONDS) -> list[Difference]:
-        compared = verify(self.settings.log(), self.pages, self.runs, wait_seconds=wait_seconds)
+        compared = verify(self.settings.log(), self.stores, wait_seconds=wait_seconds)
         return [one async for _, found in compared for one in found]
 
 

@@ -18,7 +18,7 @@ from runfold.store.generation import Generation
 from runfold.store.generations import Generations
 from runfold.store.state import own_scope
 from runfold.verify import verify
-from runfold.verify_sessions import verify_own_state, verify_sessions
+from runfold.verify_sessions import verify_sessions
 from runfold_schemas.topics import Topics
 
 
@@ -47,8 +47,8 @@ class Stored:
 
     async def differences(self) -> list[Any]:
         found: list[Any] = []
-        async for run_id, of_run in verify(self._log, self.pages, self.runs, wait_seconds=20):
-            found += [*of_run, *await verify_own_state(self._log, self.stores, run_id)]
+        async for _, of_run in verify(self._log, self.stores, wait_seconds=20):
+            found += of_run
         return found + (await verify_sessions(self._log, self.stores, wait_seconds=20))[1]
 
 

@@ -19,7 +19,7 @@ from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generations import Generations
 from runfold.verify import verify
-from runfold.verify_sessions import verify_own_state, verify_sessions
+from runfold.verify_sessions import verify_sessions
 from runfold_schemas.errors import RunfoldError
 
 T = TypeVar("T")
@@ -55,9 +55,8 @@ class Projector:
 async def differences(settings: Settings, stored: Projected) -> list[Any]:
     """Between MongoDB and the log, of runs, of their state and of sessions."""
     log, found = settings.log(), []
-    async for run_id, of_run in verify(log, stored.pages, stored.runs, wait_seconds=20):
+    async for _, of_run in verify(log, stored.stores, wait_seconds=20):
         found += of_run
-        found += await verify_own_state(log, stored.stores, run_id)
     return found + (await verify_sessions(log, stored.stores, wait_seconds=20))[1]
 
 
@@ -121,16 +120,18 @@ def comparable(session: Session) -> tuple[Any, ...]:
 async def everything(sessions: SessionVerbs) -> dict[str, tuple[Any, ...]]:
     """All that can be read of sessions, by id."""
     found: dict[str, tuple[Any, ...]] = {}
+    apps: dict[str, Any] = {}
+    users: dict[tuple[str, str], Any] = {}
     cursor = None
     while True:
         page, cursor = await sessions.list(limit=20, cursor=cursor)
         for one in page:
             whole = await sessions.view(one.session_id, EventsWanted())
-            record = whole.record
-            shared = (
-                await sessions.app_state(record.app),
-                await sessions.user_state(record.app, record.user),
-            )
-            found[one.session_id] = (*comparable(one), *comparable(whole), *shared)
+            app, user = whole.record.app, whole.record.user
+            if app not in apps:
+                apps[app] = await sessions.app_state(app)
+            if (app, user) not in users:
+                users[app, user] = await sessions.user_state(app, user)
+            found[one.session_id] = (*comparable(one), *comparable(whole), apps[app], users[app, user])
         if cursor is None:
             return found

@@ -1,11 +1,11 @@
 """Comparing MongoDB with the log: every difference, by name.
 
-The log is read from Kafka and folded here, by the same pure functions that the projector uses; then each page and each
-run state is held against it.
+The log is read from Kafka and folded here, by the same pure functions that the projector uses; then each page, each run state and
+each value of the state that a run's own log decides is held against it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from zlib import crc32
@@ -13,10 +13,13 @@ from zlib import crc32
 from runfold.log.ends import LogEnds
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
-from runfold.store.pages import Page, PageStore, pages_of
-from runfold.store.runs import RunState, RunStore
+from runfold.store.generation import Generation
+from runfold.store.pages import Page, pages_of
+from runfold.store.runs import RunState
+from runfold.store.state import own_scope
 from runfold_projections.admission import Admission, Admitted
 from runfold_projections.run import RunRecord, fold
+from runfold_projections.state import Value, own_changes
 from runfold_schemas.codec import Record
 from runfold_schemas.topics import RunTopic
 
@@ -35,8 +38,7 @@ class Difference(NamedTuple):
 
 async def verify(
     log: LogSettings,
-    pages: PageStore,
-    runs: RunStore,
+    stores: Generation,
     *,
     run_id: str | None = None,
     wait_seconds: float = WAIT_SECONDS,
@@ -47,7 +49,7 @@ async def verify(
     end that its log had at the beginning, and what is different is looked at again. Both within `wait_seconds`.
     """
     # Topics are listed after the runs that MongoDB knows: a run's topic is there before MongoDB hears of it.
-    known = {name async for name, _ in runs.progress() if run_id in (None, name)}
+    known = {name async for name, _ in stores.runs.progress() if run_id in (None, name)}
     async with LogEnds.connect(log) as ends:
         topics = {
             name: life for name, life in (await ends.run_topics()).items() if run_id in (None, life.run_id)
@@ -55,7 +57,7 @@ async def verify(
         end_of = await ends.ends(topics)
     deadline = asyncio.get_running_loop().time() + wait_seconds
     for topic, life in sorted(topics.items()):
-        comparison = _Comparison(log, topic, life, end_of[topic], pages, runs)
+        comparison = _Comparison(log, topic, life, end_of[topic], stores)
         found = await comparison.differences(deadline=deadline)
         if found is not None:
             known.discard(life.run_id)
@@ -75,8 +77,7 @@ class _Comparison:
     topic: str
     life: RunTopic
     end: int
-    pages: PageStore
-    runs: RunStore
+    stores: Generation
 
     async def differences(self, *, deadline: float) -> list[Difference] | None:
         """None where there is nothing to compare: another life of the run stands, or the log is empty so far."""
@@ -90,7 +91,7 @@ class _Comparison:
         while faults:
             # Pages that are merged overlap for a moment: what is wrong is wrong at every look.
             await asyncio.sleep(_LOOK_SECONDS)
-            again = await self._faults(await self.runs.get(self.life.run_id) or state)
+            again = await self._faults(await self.stores.runs.get(self.life.run_id) or state)
             faults = [fault for fault in faults if fault in again]
             if asyncio.get_running_loop().time() > deadline:
                 break
@@ -103,7 +104,7 @@ class _Comparison:
     async def _settled(self, *, deadline: float) -> RunState | None:
         """The state when it includes what the log had at the beginning, or at the deadline."""
         while True:
-            state = await self.runs.get(self.life.run_id)
+            state = await self.stores.runs.get(self.life.run_id)
             reached = state.record.next_offset if state else 0
             if reached >= self.end or asyncio.get_running_loop().time() > deadline:
                 return state
@@ -111,9 +112,12 @@ class _Comparison:
 
     async def _faults(self, state: RunState) -> list[_Fault]:
         # Whatever MongoDB holds is in the log by then: the log is read last. And pages are ahead of their state.
-        inconsistent = await self.runs.inconsistent_fields(self.life.run_id)
-        stored = await self.pages.all(self.life.log_id)
-        end = max([self.end, state.record.next_offset, *(page.next_offset for page in stored)])
+        inconsistent = await self.stores.runs.inconsistent_fields(self.life.run_id)
+        stored = await self.stores.pages.all(self.life.log_id)
+        scope = own_scope(self.life.log_id)
+        held = (await self.stores.values.read([scope]))[scope]
+        reached = [page.next_offset for page in stored] + [value.offset + 1 for value in held.values()]
+        end = max([self.end, state.record.next_offset, *reached])
         admission = Admission(self.life.run_id)
         admitted = [
             admission.admit(record) async for batch in read(self.log, self.topic, end=end) for record in batch
@@ -122,6 +126,7 @@ class _Comparison:
             *_coverage(stored, end),
             *(fault for page in stored for fault in _page_faults(page, admitted)),
             *_state_faults(state, admitted),
+            *_value_faults(held, admitted, saved=state.record.next_offset),
             *(
                 ("wrong state", f"{field} beside the run record is not the record's", None)
                 for field in inconsistent
@@ -222,3 +227,26 @@ def _state_faults(state: RunState, admitted: Sequence[Admitted]) -> Iterator[_Fa
             name for name in RunRecord.model_fields if getattr(state.record, name) != getattr(expected, name)
         ]
         yield "wrong state", f"the run record differs from the fold of the log in {', '.join(fields)}", None
+
+
+def _value_faults(held: Mapping[str, Value], admitted: Sequence[Admitted], *, saved: int) -> Iterator[_Fault]:
+    expected: dict[str, Value] = {}
+    for one in admitted:
+        expected |= {
+            key: value
+            for key, value in own_changes(one).items()
+            # What is set behind the saved state may be stored already, or not yet.
+            if value.offset < saved or (key in held and value.offset <= held[key].offset)
+        }
+    for key in sorted(expected.keys() | held.keys()):
+        if expected.get(key) != held.get(key):
+            yield "wrong state", told_apart(key, expected.get(key), held.get(key)), None
+
+
+def told_apart(key: str, expected: Value | None, held: Value | None) -> str:
+    """What of a key's value is different, in words."""
+    return f"the log has {_told(expected)} for {key!r}, MongoDB {_told(held)}"
+
+
+def _told(value: Value | None) -> str:
+    return "nothing" if value is None else f"{value.value!r:.80} of offset {value.offset}"

@@ -1,17 +1,15 @@
-"""Comparing sessions and state in MongoDB with the log: every difference, by its key."""
+"""Comparing sessions, and the state that they share, in MongoDB with the log: every difference, by its key."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
 
-from runfold.log.reader import read
 from runfold.log.settings import LogSettings
 from runfold.session_log import fold_shared
 from runfold.store.generation import Generation
 from runfold.store.state import own_scope
-from runfold.verify import WAIT_SECONDS
+from runfold.verify import WAIT_SECONDS, told_apart
 from runfold.verify_shared import SharedDifference, differences, lag
-from runfold_projections.admission import Admission
-from runfold_projections.state import Value, own_changes
+from runfold_projections.state import Value
 from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
 
 _LOOK_SECONDS = 0.1
@@ -46,43 +44,11 @@ async def verify_sessions(
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def verify_own_state(log: LogSettings, stores: Generation, run_id: str) -> list[SharedDifference]:
-    """What is different about the state that the run's own log decides."""
-    state = await stores.runs.get(run_id)
-    if state is None:
-        return []
-    scope = own_scope(state.log_id)
-    held = (await stores.values.read([scope]))[scope]
-    end = max([state.record.next_offset, *(value.offset + 1 for value in held.values())])
-    expected: dict[str, Value] = {}
-    admission = Admission(run_id)
-    async for records in read(log, Topics(log.prefix).run(run_id, state.log_id), end=end):
-        for record in records:
-            expected |= {
-                key: value
-                for key, value in own_changes(admission.admit(record)).items()
-                # What is set behind the saved state may be stored already, or not yet.
-                if value.offset < state.record.next_offset
-                or (key in held and value.offset <= held[key].offset)
-            }
-    return list(
-        _value_differences(
-            {(scope, key): value for key, value in expected.items()},
-            {(scope, key): value for key, value in held.items()},
-        )
-    )
-
-
 def _value_differences(expected: Values, held: Values) -> Iterator[SharedDifference]:
     for scope, key in sorted(expected.keys() | held.keys()):
         if expected.get((scope, key)) != held.get((scope, key)):
-            wanted, found = _told(expected.get((scope, key))), _told(held.get((scope, key)))
-            detail = f"the log has {wanted} for {key!r}, MongoDB {found}"
+            detail = told_apart(key, expected.get((scope, key)), held.get((scope, key)))
             yield SharedDifference(f"state {scope}", "wrong state", detail)
-
-
-def _told(value: Value | None) -> str:
-    return "nothing" if value is None else f"{value.value!r:.80} of offset {value.offset}"
 
 
 def _is_own(scope: str) -> bool:

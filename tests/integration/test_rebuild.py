@@ -20,6 +20,8 @@ from runfold.settings import Settings
 RUNS = 12
 COMING_AND_GOING = 3
 """More would be more than one list holds before a rebuild on a busy machine has ended."""
+PAUSE_SECONDS = 0.05
+"""Between two looks of one reader, at the least: the projector is to get on too."""
 BACKLOG = 6_000
 RETIRE_SECONDS = 20.0
 """Readers leave the old generation after half of it; by then the projectors have to have taken the new one over, also
@@ -53,6 +55,7 @@ class Watcher:
                 await self._look(f"/v1/runs/{run_id}", "next_offset")
                 await self._look(f"/v1/runs/{run_id}/ledger", "next_offset")
                 await self._list_by_status()
+                await asyncio.sleep(PAUSE_SECONDS)
             await self._list()
 
     async def _look(self, path: str, field: str) -> None:

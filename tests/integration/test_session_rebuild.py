@@ -28,6 +28,9 @@ SESSIONS = 6
 BACKLOG = 200
 """Notes of each session before the rebuild."""
 
+PAUSE_SECONDS = 0.05
+"""Between two looks of one reader, at the least: the projector is to get on too."""
+
 NOTES = frozenset({"planner_note"})
 
 
@@ -66,6 +69,7 @@ class Watcher:
         while not self.enough.is_set():
             for session_id in list(self._acknowledged.notes):
                 await self._look(session_id)
+                await asyncio.sleep(PAUSE_SECONDS)
             await self._look_at_the_list()
             await self._look_at_those_that_come_and_go()
             await self._look_at_shared_state()

@@ -11,7 +11,7 @@ from runfold.store.database import connect
 from runfold.store.generation import Generation
 from runfold.store.generations import Generations
 from runfold.verify_memories import verify_memories
-from runfold.verify_sessions import verify_own_state, verify_sessions
+from runfold.verify_sessions import verify_sessions
 from runfold.verify_shared import SharedDifference
 from runfold_schemas.errors import RunNotFoundError
 
@@ -29,16 +29,12 @@ async def verify(settings: Settings, *, run_id: str | None) -> int:
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task("reading the log")
             stores = Generation.of(database, generation)
-            async for name, found in verifying.verify(
-                settings.log(), stores.pages, stores.runs, run_id=run_id
-            ):
+            async for name, found in verifying.verify(settings.log(), stores, run_id=run_id):
                 runs, differences = runs + 1, differences + len(found)
                 bar.update(task, description=f"{runs} runs compared, {differences} differences")
                 for one in found:
                     at = f" at offset {one.offset}" if one.offset is not None else ""
                     console.print(f"[red]{one.kind}[/] in run {name}{at}: {one.detail}", highlight=False)
-                own = await verify_own_state(settings.log(), stores, name)
-                differences += _tell(console, own)
             if run_id is None:
                 bar.update(task, description="reading sessions")
                 sessions, shared = await verify_sessions(settings.log(), stores)

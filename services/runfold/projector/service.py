@@ -1,7 +1,8 @@
 """The projector's process: a worker on the generation that is read, health and metrics.
 
 When the pointer moves to another generation (a rebuild has caught up, or the database was dropped and begins anew), a
-worker for the new one starts at once and the old one goes on for the grace time, so no reader sees its own reads stop.
+worker for the new one starts at once. The old one stops before readers let its generation go, so nothing that they saw there is
+still to come in the new one.
 """
 
 import asyncio
@@ -110,9 +111,10 @@ class Projector:
             await worker.work()
 
     async def _retire(self, generations: Generations, generation: str, working: asyncio.Task[None]) -> None:
-        await asyncio.sleep(self._settings.retire_seconds)
+        await asyncio.sleep(self._settings.retire_seconds / 4)
         working.cancel()
         await asyncio.wait([working])
+        await asyncio.sleep(self._settings.retire_seconds * 3 / 4)
         await generations.drop(generation)
 
     def _report(self) -> None:

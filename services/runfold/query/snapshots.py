@@ -49,6 +49,7 @@ class Snapshots:
         self._joined: Generation | None = None
         self._previous: Generation | None = None
         self._previous_until = 0.0
+        self._left: set[str] = set()
         self._tried = asyncio.Event()
         self._watching: asyncio.Task[None]
 
@@ -76,15 +77,17 @@ class Snapshots:
         if self._database is None:
             raise UnavailableError("MongoDB", reason="it has not answered since this service started")
         pointer = await Generations(self._database).pointer()
-        if pointer is None:
+        # Of two looks at once the later answer may be the older one; the pointer never goes back.
+        if pointer is None or pointer.current in self._left:
             return
         if self._generation is None or self._generation.name != pointer.current:
             _log.info("reading generation %s", pointer.current)
-            # The old one is read beside the new one until the projectors have surely taken over, and let go before it
-            # is dropped; but where everything was thrown away, its last worker may still write into what is left of it.
+            # The old one is read beside the new one until the projectors have surely taken over and left it, and let go before
+            # it is dropped; but where everything was thrown away, its last worker may still write into what is left of it.
             self._previous_until = time.monotonic() + self._settings.retire_seconds / 2
             known = self._generation
             self._previous = known if known is not None and known.name == pointer.previous else None
+            self._left |= {known.name} if known is not None else set()
             self._generation = Generation.of(self._database, pointer.current)
         self._joined = Generation.of(self._database, pointer.joined) if pointer.joined else None
 
