@@ -1,7 +1,7 @@
 """What a projector takes up that another one, or its own last life, left half done."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -11,9 +11,12 @@ from tests.processes import Projections, projections, until
 from runfold import Run, Runfold, UserMessage
 from runfold.log.catalog import partition_of
 from runfold.projector import rebuild as rebuilding
+from runfold.projector.worker import Worker
 from runfold.settings import Settings
 from runfold.store.runs import RunState
 from runfold_projections.run import RunRecord
+from runfold_schemas.codec import Record
+from runfold_schemas.topics import RunTopic
 
 SWEEP_SECONDS = 1.0
 
@@ -118,6 +121,38 @@ async def test_a_partition_that_is_ours_again_brings_the_runs_that_another_proje
             return state is not None and state.record.next_offset == 1
 
         await until(is_folded, what="the run that nobody tails")
+
+
+async def test_what_is_being_written_of_a_run_while_it_is_cleared_away_leaves_nothing(
+    settings: Settings, runfold: Runfold, monkeypatch: pytest.MonkeyPatch
+):
+    settings = settings.model_copy(update={"sweep_seconds": 600.0})
+    async with projections(settings) as stored, working(settings, stored.generation) as worker:
+        life = (await runfold.open_run(agent_id="a")).life
+        await until(lambda: is_active(worker, life.run_id), what="the run")
+        run, delete, written = worker._active[life.run_id], worker._pages.delete_logs, asyncio.Event()
+
+        async def delete_while_writing(log_ids: Sequence[str]) -> None:
+            await delete(log_ids)
+            late = Record(run.next_offset, 0, None, [], b"garbage")
+            await worker._writer.write([run.take([late], next_offset=late.offset + 1)])
+            written.set()
+
+        monkeypatch.setattr(worker._pages, "delete_logs", delete_while_writing)
+        await stored.runs.delete([(life, run.catalog_partition)])
+        worker._drop(run)
+        worker._deleted.put_nowait(RunTopic(life.run_id, life.log_id))
+        await written.wait()
+        monkeypatch.undo()
+
+        async def has_nothing() -> bool:
+            return await stored.pages.all(run.log_id) == []
+
+        await until(has_nothing, what="the end of the run's pages")
+
+
+async def is_active(worker: Worker, run_id: str) -> bool:
+    return run_id in worker._active
 
 
 async def garbage(settings: Settings, runfold: Runfold, run: Run) -> None:

@@ -189,8 +189,9 @@ def test_the_labels_of_a_run_are_the_first_64_with_their_last_values(labeled):
     run = after(OPENED, *labeled)
 
     last: dict[str, str] = {}
-    for one in labeled:
-        last |= {name: text for name, text in one.labels.items() if name in last or len(last) < 64}
+    for name, text in (label for one in labeled for label in one.labels.items()):
+        if name in last or len(last) < 64:
+            last[name] = text
     assert run.labels == last
     assert len(run.model_dump_json()) < 256_000
 

@@ -48,7 +48,8 @@ class LogAdmin:
     async def check_broker(self) -> None:
         """Raises `ConfigurationError` where a client's metadata refresh could bring a deleted topic back."""
         with kafka_errors():
-            broker = (await self._client.describe_cluster())["brokers"][0]["node_id"]
+            # Known since the connection; asked for anew, they would come with all topics that there are.
+            broker = self._client._client.get_random_node()  # noqa: SLF001 - aiokafka shows no other way
             resource = ConfigResource(
                 ConfigResourceType.BROKER, str(broker), {"auto.create.topics.enable": None}
             )

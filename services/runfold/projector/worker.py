@@ -333,8 +333,9 @@ class Worker:
             topics = [self._topics.run(*run) for run in runs]
             for topic in topics:  # leaves the tail's metadata before it goes
                 await self._tail.let_go(TopicPartition(topic, 0))
-            await self._pages.delete_logs([run.log_id for run in runs])
+            # Forgotten first: of what is being written just now the writer hears later, and clears up behind itself.
             await self._writer.forget([run.log_id for run in runs])
+            await self._pages.delete_logs([run.log_id for run in runs])
             await self._admin.delete_topics(topics)
 
     async def _sweep_again_and_again(self) -> None:
