@@ -1,5 +1,6 @@
 """What every test may ask for: the servers' addresses, and names of its own on them."""
 
+import gc
 import logging
 from collections.abc import AsyncIterator
 from uuid import uuid4
@@ -13,6 +14,12 @@ logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of every re
 
 def pytest_report_header() -> str:
     return f"servers: {source()}"
+
+
+def pytest_collection_finish() -> None:
+    """What the imported clients of a dozen providers consist of is walked over once, not again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", name="servers")

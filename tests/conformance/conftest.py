@@ -19,7 +19,7 @@ def driver(request) -> Any:
     return DRIVERS[request.param]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 async def store(driver: Any, mongo: str) -> AsyncIterator[Database]:
     """A database of this driver's, dropped afterwards; its tests keep apart by generation."""
     async with connect(mongo, f"t{uuid4().hex[:8]}", client=driver) as opened:

@@ -23,10 +23,8 @@ COMING_AND_GOING = 3
 PAUSE_SECONDS = 0.05
 """Between two looks of one reader, at the least: the projector is to get on too."""
 BACKLOG = 6_000
-RETIRE_SECONDS = 20.0
-"""Readers leave the old generation after half of it; by then the projectors have to have taken the new one over, also
-where the machine is busy. Where nobody reads meanwhile it is shorter.
-"""
+RETIRE_SECONDS = 12.0
+"""The projectors stop writing the old generation after a quarter of it, and readers leave it after half; shorter where nobody reads."""
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from contextlib import suppress
 from importlib import import_module
 
 from runfold.settings import Settings
-from runfold.web import configure_logging
+from runfold.web import collect_rarely, configure_logging
 from runfold_schemas.errors import UnavailableError
 
 _MODULES = {
@@ -21,7 +21,9 @@ async def serve(part: str, settings: Settings) -> None:
     if part != "ingest":
         await _check_mongo(settings)
     # Only what is served is imported: a projector does not load the HTTP routes, nor they FastStream.
-    await import_module(_MODULES[part]).run(settings)
+    service = import_module(_MODULES[part])
+    collect_rarely()
+    await service.run(settings)
 
 
 async def _check_mongo(settings: Settings) -> None:

@@ -6,7 +6,6 @@ still to come in the new one.
 """
 
 import asyncio
-import gc
 import logging
 
 from prometheus_client import Counter, Gauge
@@ -30,7 +29,6 @@ _log = logging.getLogger(__name__)
 
 async def run(settings: Settings) -> None:
     """Projects until the process is told to stop."""
-    collect_rarely()
     projector = Projector(settings)
     app = new_app("Runfold projector", ready=projector.check_ready)
     projecting = asyncio.create_task(projector.project())
@@ -43,13 +41,6 @@ async def run(settings: Settings) -> None:
         await asyncio.gather(projecting, serving, return_exceptions=True)
     if not projecting.cancelled() and (failure := projecting.exception()) is not None:
         raise failure
-
-
-def collect_rarely() -> None:
-    """What a fold allocates dies by its reference count; walking over all of it again and again halves the throughput."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 20)
 
 
 class Projector:

@@ -11,7 +11,6 @@ GET  /v1/sessions/{id}/ledger    their ledgers one after the other
 Ids are percent-encoded, so a slash of theirs is `%2F`.
 """
 
-import gc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -77,17 +76,7 @@ _EVENT_STREAM: Final = {
 
 async def run(settings: Settings) -> None:
     """Serves until the process is told to stop."""
-    spare_collector()
     await serve(build_app(settings), host=settings.host, port=settings.port)
-
-
-def spare_collector() -> None:
-    """Sets the cyclic garbage collector to come rarely. Events and messages are trees, in which it finds nothing, and it
-    took a third of the time of a large ledger. Call it once per process, when everything is imported.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 def build_app(settings: Settings) -> FastAPI:
