@@ -16,13 +16,13 @@ from query import Figures
 from texts import text
 
 from runfold import Run, Runfold
+from runfold.garbage import collect_rarely
 from runfold.log.tail import Tail
 from runfold.projector.worker import connect_worker
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generations import Generations, new_generation
 from runfold.store.pages import EVENTS_MAX, Page, PageStore, pack
-from runfold.web import collect_rarely
 from runfold_schemas.codec import Record, encode
 from runfold_schemas.events import AssistantMessage
 

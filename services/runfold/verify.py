@@ -89,7 +89,7 @@ class _Comparison:
             return None
         faults = await self._faults(state)
         while faults:
-            # Pages that are merged overlap for a moment: what is wrong is wrong at every look.
+            # Pages may be replaced while they are read: what is wrong is wrong at every look.
             await asyncio.sleep(_LOOK_SECONDS)
             again = await self._faults(await self.stores.runs.get(self.life.run_id) or state)
             faults = [fault for fault in faults if fault in again]
@@ -135,20 +135,12 @@ class _Comparison:
 
 
 def _coverage(pages: Sequence[Page], end: int) -> Iterator[_Fault]:
-    before: Page | None = None
+    """Pages may overlap, where a worker was overtaken: each is held against the log by itself."""
+    reached = 0
     for page in pages:
-        reached = before.next_offset if before else 0
-        if page.first_offset < reached and page.next_offset <= reached:
-            # A worker was overtaken while a merge took the id away that would have refused it; it is as right as any other.
-            continue
         yield from _missing(reached, page.first_offset)
-        if before and page.first_offset < reached:
-            both = (
-                f"pages {before.first_offset} and {page.first_offset} both cover offset {page.first_offset}"
-            )
-            yield "overlap", both, page.first_offset
-        before = page
-    yield from _missing(before.next_offset if before else 0, end)
+        reached = max(reached, page.next_offset)
+    yield from _missing(reached, end)
 
 
 def _missing(begin: int, end: int) -> Iterator[_Fault]:

@@ -1,7 +1,6 @@
 """What every HTTP service of ours has in common: problem documents (RFC 9457), health, and how it is run."""
 
 import asyncio
-import gc
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
@@ -218,16 +217,6 @@ async def serve(app: FastAPI, *, host: str, port: int) -> None:
             server.should_exit = True
             await asyncio.wait([serving])
             raise
-
-
-def collect_rarely() -> None:
-    """Sets the cyclic garbage collector to come rarely. Events, folds and answers are trees, which die by their reference counts;
-    walking over them took half of a fold's time and a third of a large ledger's. Call it once per process, when everything is
-    imported.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 def configure_logging(level: str) -> None:

@@ -37,7 +37,7 @@ NOTES = frozenset({"planner_note"})
 @pytest.fixture
 def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
     return Settings(
-        kafka=kafka, mongo=mongo, prefix=prefix, database=database, retire_seconds=12, wait_timeout_seconds=10
+        kafka=kafka, mongo=mongo, prefix=prefix, database=database, retire_seconds=20, wait_timeout_seconds=10
     )
 
 

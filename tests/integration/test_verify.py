@@ -73,10 +73,10 @@ async def test_missing_first_and_last_pages_are_found(projected: Projected) -> N
     assert [(one.kind, one.offset) for one in found] == [("missing page", 0), ("missing page", 5)]
 
 
-async def test_an_overlap_is_found(projected: Projected) -> None:
+async def test_a_page_that_claims_more_than_it_holds_is_found(projected: Projected) -> None:
     await projected.pages.update_one({"first_offset": 1}, {"$set": {"next_offset": 4}})
 
-    assert "overlap" in await projected.differences()
+    assert "missing record" in await projected.differences()
 
 
 async def test_what_an_overtaken_worker_put_inside_a_page_is_no_difference(projected: Projected) -> None:

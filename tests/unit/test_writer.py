@@ -166,7 +166,7 @@ async def test_of_a_run_that_was_deleted_nothing_is_saved_any_more():
 
 
 def test_states_are_saved_again_soon_after_a_saving_that_was_held_up():
-    assert [_pause_after(seconds) for seconds in (0.001, 0.5, 60)] == [0.25, 2, 5]
+    assert [_pause_after(seconds) for seconds in (0.001, 0.5, 60)] == [0.25, 2, 10]
 
 
 def test_what_there_is_no_room_for_is_left_to_be_folded_again():

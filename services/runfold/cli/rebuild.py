@@ -3,11 +3,13 @@
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from runfold.garbage import collect_rarely
 from runfold.projector import rebuild as rebuilding
 from runfold.settings import Settings
 
 
 async def rebuild(settings: Settings) -> None:
+    collect_rarely()
     console = Console()
     columns = (
         TextColumn("{task.description}"),

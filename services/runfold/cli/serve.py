@@ -3,8 +3,9 @@
 from contextlib import suppress
 from importlib import import_module
 
+from runfold.garbage import collect_rarely
 from runfold.settings import Settings
-from runfold.web import collect_rarely, configure_logging
+from runfold.web import configure_logging
 from runfold_schemas.errors import UnavailableError
 
 _MODULES = {

@@ -50,6 +50,8 @@ class LogAdmin:
         with kafka_errors():
             # Known since the connection; asked for anew, they would come with all topics that there are.
             broker = self._client._client.get_random_node()  # noqa: SLF001 - aiokafka shows no other way
+            if broker is None:
+                raise UnavailableError("Kafka", reason="it names no broker yet")
             resource = ConfigResource(
                 ConfigResourceType.BROKER, str(broker), {"auto.create.topics.enable": None}
             )

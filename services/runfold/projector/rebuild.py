@@ -3,7 +3,7 @@ what is appended meanwhile, and then the pointer is switched.
 
 Readers go on with the old generation until shortly before; around the switch they look into both, so nothing that they
 saw is gone for a moment. The projectors notice the switch within a second, take the new generation over from the
-rebuild's worker, and let the old one go after the grace time.
+rebuild's worker, and leave the old one, which is dropped after the grace time.
 """
 
 import asyncio

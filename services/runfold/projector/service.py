@@ -1,8 +1,8 @@
 """The projector's process: a worker on the generation that is read, health and metrics.
 
 When the pointer moves to another generation (a rebuild has caught up, or the database was dropped and begins anew), a
-worker for the new one starts at once. The old one stops before readers let its generation go, so nothing that they saw there is
-still to come in the new one.
+worker for the new one starts at once. The old one stops before readers let its generation go, so that what they saw there last has
+come in the new one too.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from prometheus_client import Counter, Gauge
 from runfold.projector.worker import Worker, connect_worker
 from runfold.settings import Settings
 from runfold.store.database import Database, connect
-from runfold.store.generations import POINTER_LOOK_SECONDS, Generations
+from runfold.store.generations import POINTER_LOOK_SECONDS, RETIRED_WRITTEN, Generations
 from runfold.web import new_app, serve
 from runfold_schemas.errors import ConfigurationError, UnavailableError
 
@@ -102,10 +102,11 @@ class Projector:
             await worker.work()
 
     async def _retire(self, generations: Generations, generation: str, working: asyncio.Task[None]) -> None:
-        await asyncio.sleep(self._settings.retire_seconds / 4)
+        stays = self._settings.retire_seconds
+        await asyncio.sleep(stays * RETIRED_WRITTEN)
         working.cancel()
         await asyncio.wait([working])
-        await asyncio.sleep(self._settings.retire_seconds * 3 / 4)
+        await asyncio.sleep(stays * (1 - RETIRED_WRITTEN))
         await generations.drop(generation)
 
     def _report(self) -> None:

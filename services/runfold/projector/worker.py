@@ -135,14 +135,13 @@ class Worker:
 
     async def _change_ownership(self) -> None:
         async with self._membership:
-            for run in [
-                run for run in self._active.values() if run.catalog_partition not in self._partitions
-            ]:
-                self._drop(run)
+            # What is ours again may have been another's meanwhile, who took up runs there, and heard of the end of others.
+            deleted = await self._runs.deleted(self._active)
+            for run in list(self._active.values()):
+                if run.catalog_partition not in self._partitions or deleted.get(run.run_id) == run.log_id:
+                    self._drop(run)
             await self._shared.follow(self._partitions)
-            # Of all partitions: one that is ours again may have been another's meanwhile, who took up runs there.
-            states = await self._runs.active(self._partitions)
-            await self._activate([state for state in states if state.run_id not in self._active])
+            await self._activate(await self._runs.active(self._partitions, known=self._active))
 
     async def _take_entries(self, entries: Sequence[Entry]) -> None:
         lives = [(life, time) for life, time in entries if isinstance(life, Life)]

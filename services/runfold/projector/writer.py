@@ -25,7 +25,7 @@ from runfold_schemas.catalog import Life
 from runfold_schemas.topics import DEAD_LETTER_BYTES_MAX, RECORD_BYTES_MAX, Topics
 
 _SAVE_SHARE = 0.2
-"""Of the time, at the most, that saving states takes under load; reads fold what a state lacks from the pages."""
+"""Of the time that saving states takes under load; reads fold what a state lacks from the pages."""
 
 _BURIED = Counter(
     "runfold_dead_letters", "Records that this projector could not decode and kept as dead letters"
@@ -34,8 +34,8 @@ _BURIED = Counter(
 _SAVE_PAUSE_SECONDS = 0.25
 """Between two savings at the least: a run that gets an event every few milliseconds is one update, not many."""
 
-_SAVE_PAUSE_MAX_SECONDS = 5.0
-"""A saving that took a minute was not under load: the process had been stopped, or MongoDB was away."""
+_SAVE_PAUSE_MAX_SECONDS = 10.0
+"""A saving that took a minute was hardly under load: the process had been stopped, or MongoDB was away."""
 
 _UNDECIDED_PAUSE_SECONDS = 0.1
 """Before it is looked again for what says whether a change is to be forwarded."""

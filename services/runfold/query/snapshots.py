@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 from runfold.settings import Settings
 from runfold.store.database import Database, connect
 from runfold.store.generation import Generation
-from runfold.store.generations import POINTER_LOOK_SECONDS, Generations
+from runfold.store.generations import POINTER_LOOK_SECONDS, RETIRED_READ, Generations
 from runfold.store.listing import cursor_after
 from runfold.store.runs import RunFilter, RunState, place_in_list
 from runfold_schemas.errors import UnavailableError
@@ -49,7 +49,7 @@ class Snapshots:
         self._joined: Generation | None = None
         self._previous: Generation | None = None
         self._previous_until = 0.0
-        self._left: set[str] = set()
+        self._looks = self._followed = 0
         self._tried = asyncio.Event()
         self._watching: asyncio.Task[None]
 
@@ -76,18 +76,20 @@ class Snapshots:
         """Looks now where the pointer points. Raises `UnavailableError`."""
         if self._database is None:
             raise UnavailableError("MongoDB", reason="it has not answered since this service started")
+        self._looks += 1
+        number = self._looks
         pointer = await Generations(self._database).pointer()
-        # Of two looks at once the later answer may be the older one; the pointer never goes back.
-        if pointer is None or pointer.current in self._left:
+        # Of two looks at once the one that began first may be answered last.
+        if pointer is None or number < self._followed:
             return
+        self._followed = number
         if self._generation is None or self._generation.name != pointer.current:
             _log.info("reading generation %s", pointer.current)
             # The old one is read beside the new one until the projectors have surely taken over and left it, and let go before
             # it is dropped; but where everything was thrown away, its last worker may still write into what is left of it.
-            self._previous_until = time.monotonic() + self._settings.retire_seconds / 2
+            self._previous_until = time.monotonic() + self._settings.retire_seconds * RETIRED_READ
             known = self._generation
             self._previous = known if known is not None and known.name == pointer.previous else None
-            self._left |= {known.name} if known is not None else set()
             self._generation = Generation.of(self._database, pointer.current)
         self._joined = Generation.of(self._database, pointer.joined) if pointer.joined else None
 

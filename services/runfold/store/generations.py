@@ -26,6 +26,12 @@ POINTER_LOOK_SECONDS = 1.0
 JOINED_SECONDS = 60.0
 """How long a joined generation is read without a switch. Long, since the clocks of two machines may differ."""
 
+RETIRED_WRITTEN = 1 / 4
+"""Of the time that a generation stays after a switch: so long projectors write it."""
+
+RETIRED_READ = 1 / 2
+"""Of the same time: so long it is read beside the new one, which must have reached by then what was written last."""
+
 _POINTER = "generation"
 _COLLECTIONS = (
     "pages.",

@@ -3,7 +3,7 @@
 The bytes are the log's, so any page that covers an offset is right. A writer inserts at the end of what is stored; a
 duplicate key says that somebody else was there first. Merging replaces many small pages by a large one, only where that
 reaches further, and then deletes those inside it: at no moment is an offset uncovered. A writer that was overtaken may
-put a small page inside a merged one; readers go by what covers an offset, and the next merge removes it.
+put a page inside a merged one or across its end; readers go by what covers an offset, and the next merge removes what is inside.
 """
 
 from collections import Counter
@@ -164,10 +164,10 @@ class PageStore:
         try:
             with mongo_errors():
                 async for page in cursor:
-                    # One that lies within another is a leftover of merging; one that reaches beyond the end counts too many.
+                    # One that overlaps what was counted already, or reaches beyond the end, would count too many.
                     if page["first_offset"] < begin:
+                        found += counts(page["counts"]) if page["next_offset"] <= begin else 0
                         begin = page["first_offset"]
-                        found += counts(page["counts"]) if page["next_offset"] <= end else 0
                     if found >= wanted:
                         return begin
         finally:
@@ -187,12 +187,9 @@ class PageStore:
         group: list[Page] = []
         async with aclosing(self.read(log_id, first_offset=first_offset)) as pages:
             async for page in pages:
-                if group and page.first_offset != group[-1].next_offset:
-                    # A worker was overtaken: both hold the same records. What lies inside this page goes when it is merged.
-                    if page.first_offset > group[0].first_offset:
-                        await self._replace(group)
-                    group = []
-                elif group and not _fits(group, page):
+                while group and group[-1].first_offset >= page.first_offset:
+                    group.pop()  # lies inside this page, which another worker has merged
+                if group and (page.first_offset != group[-1].next_offset or not _fits(group, page)):
                     await self._replace(group)
                     group = []
                 group.append(page)

@@ -1,6 +1,6 @@
 """Run states: the record of each run with the position that it includes, and whether a worker tails it."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -145,11 +145,11 @@ class RunStore:
                 async for found in self._runs.find({"_id": {"$in": list(run_ids)}, **_STANDING})
             }
 
-    async def active(self, partitions: Iterable[int]) -> list[RunState]:
-        """The runs of these catalog partitions that are to be tailed."""
+    async def active(self, partitions: Iterable[int], *, known: Container[str] = ()) -> list[RunState]:
+        """The runs of these catalog partitions that are to be tailed, but for those that are known."""
         with mongo_errors():
             cursor = self._runs.find({"partition": {"$in": list(partitions)}, "active": True, **_STANDING})
-            return [_from_document(found) async for found in cursor]
+            return [_from_document(found) async for found in cursor if found["_id"] not in known]
 
     async def ends(self, partitions: Iterable[int]) -> dict[str, tuple[str, int]]:
         """Life and position of every run of these partitions, by run; the position of one that was deleted is -1."""
