@@ -3,7 +3,7 @@
 from contextlib import suppress
 from importlib import import_module
 
-from runfold.garbage import collect_rarely
+from runfold.garbage import collect_rarely, spare_imports
 from runfold.settings import Settings
 from runfold.web import configure_logging
 from runfold_schemas.errors import UnavailableError
@@ -14,6 +14,7 @@ _MODULES = {
     "query": "runfold.query.app",
     "api": "runfold.api",
 }
+_TAKE_BODIES = frozenset({"ingest", "api"})
 
 
 async def serve(part: str, settings: Settings) -> None:
@@ -23,7 +24,7 @@ async def serve(part: str, settings: Settings) -> None:
         await _check_mongo(settings)
     # Only what is served is imported: a projector does not load the HTTP routes, nor they FastStream.
     service = import_module(_MODULES[part])
-    collect_rarely()
+    (spare_imports if part in _TAKE_BODIES else collect_rarely)()
     await service.run(settings)
 
 
