@@ -284,6 +284,18 @@ async def test_merging_goes_on_behind_a_page_that_an_overtaken_writer_put_across
     assert [(page.first_offset, page.next_offset) for page in await pages.all(LOG)] == [(0, 60), (55, 90)]
 
 
+async def test_the_last_events_are_all_there_where_pages_overlap(pages):
+    for first, end in ((0, 20), (20, 65), (55, 90)):
+        page = pages_of(LOG, texts(end - first, first_offset=first), first_offset=first, next_offset=end)
+        assert await pages.insert(page) == set()
+
+    for wanted in (1, 35, 36, 71, 80, 90):
+        begin = await pages.begin_of_last(
+            LOG, end=90, wanted=wanted, counts=lambda counts: sum(counts.values())
+        )
+        assert 90 - begin >= wanted
+
+
 async def test_readers_meet_no_gap_while_two_workers_merge_and_one_writes(pages):
     count = 240
     admitted = texts(count)

@@ -17,10 +17,10 @@ KILLS = 20
 LAG = 1_000
 RUNS = 24
 BATCH = 100
-BACKLOG = 30_000
+BACKLOG = 40_000
 """What is kept ahead of the workers: far more than both of them fold in a life and while a publish is on its way."""
 
-LIFE = 4_000
+LIFE = 6_000
 """Records, at the most, that are folded between a worker's start and its death."""
 
 

@@ -123,6 +123,24 @@ async def test_a_partition_that_is_ours_again_brings_the_runs_that_another_proje
         await until(is_folded, what="the run that nobody tails")
 
 
+async def test_a_partition_that_is_ours_again_leaves_the_runs_whose_deletion_another_projector_heard_of(
+    settings: Settings, runfold: Runfold
+):
+    async with projections(settings) as stored, working(settings, stored.generation) as worker:
+        deleted, standing = [(await runfold.open_run(agent_id="a")).life for _ in range(2)]
+        for life in (deleted, standing):
+            await until(lambda life=life: is_active(worker, life.run_id), what="the run")
+        await stored.runs.delete([(deleted, partition_of(deleted.run_id))])
+
+        await worker._assigned(set(worker.partitions))
+
+        async def is_left() -> bool:
+            return deleted.run_id not in worker._active
+
+        await until(is_left, what="the end of the deleted run")
+        assert standing.run_id in worker._active
+
+
 async def test_what_is_being_written_of_a_run_while_it_is_cleared_away_leaves_nothing(
     settings: Settings, runfold: Runfold, monkeypatch: pytest.MonkeyPatch
 ):

@@ -118,3 +118,17 @@ async def test_after_a_switch_both_are_read_and_after_everything_was_dropped_the
         await generations.drop_all()
         third = await generations.current_or_first()
         assert await names() == [third]
+
+
+async def test_a_pointer_that_a_restored_backup_moves_back_is_followed(mongo: str, database: str):
+    async with connect(mongo, database) as opened:
+        first, second = await Generations(opened).current_or_first(), new_generation()
+        async with Snapshots(Settings(mongo=mongo, database=database)) as snapshots:
+            read = []
+            for name in (first, second, first):
+                await opened["pointers"].update_one({}, {"$set": {"current": name}})
+                await snapshots.look()
+                generation = await snapshots.current()
+                read.append(generation.name if generation else None)
+
+    assert read == [first, second, first]
