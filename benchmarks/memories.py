@@ -11,12 +11,12 @@ from query import Figures, Process, median_ms, quantile_ms, serving, timed_get
 from texts import text
 
 from runfold import Runfold
+from runfold.client.memories import Memories
 from runfold.embeddings import Embedder, Vectors, embedder_of
 from runfold.ids import new_event_id
 from runfold.log.ends import LogEnds
 from runfold.log.publisher import Outgoing
 from runfold.log.shared import deciding, partitions_of
-from runfold.memories import Memories
 from runfold.query.reading import Reading
 from runfold.query.similarity import StoredSimilarity
 from runfold.settings import Settings

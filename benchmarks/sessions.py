@@ -18,9 +18,9 @@ from google.genai import types
 from query import Figures, Process, serving, timed_get
 from texts import text
 
+from runfold.access.direct import direct_sessions
 from runfold.adk import RunfoldSessionService
 from runfold.adk.events import framework_event
-from runfold.direct import direct_sessions
 from runfold.settings import Settings
 from runfold_schemas.sessions import joined
 

@@ -16,7 +16,7 @@ from query import Figures
 from texts import text
 
 from runfold import Run, Runfold
-from runfold.garbage import collect_rarely
+from runfold.cli.garbage import collect_rarely
 from runfold.log.tail import Tail
 from runfold.projector.worker import connect_worker
 from runfold.settings import Settings

@@ -11,17 +11,17 @@ from tests.querying import projected, served
 from tests.session_verbs import patiently
 
 from runfold import Runfold
-from runfold.api import build_app
-from runfold.http_memories import HttpMemories
+from runfold.api.app import build_app
+from runfold.client.memories import Memories
+from runfold.client.memory import MemoriesWanted, MemoryVerbs
+from runfold.client.memory_log import fold_memories
 from runfold.log.shared import partitions_of
-from runfold.memories import Memories
-from runfold.memory import MemoriesWanted, MemoryVerbs
-from runfold.memory_log import fold_memories
 from runfold.query.reading import Reading
+from runfold.remote.memories import HttpMemories
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generations import Generations
-from runfold.verify_memories import verify_memories
+from runfold.verify.memories import verify_memories
 from runfold_projections.memory import Head, Revision
 from runfold_schemas.topics import Topics
 

@@ -16,7 +16,7 @@ from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generation import Generation
 from runfold.store.generations import Generations
-from runfold.verify import WAIT_SECONDS, Difference, verify
+from runfold.verify.runs import WAIT_SECONDS, Difference, verify
 
 
 def projector(settings: Settings, log: Path, *, worker_id: str = "") -> Service:

@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from runfold import Run, Runfold
+from runfold.http.app import new_app
 from runfold.projector.worker import connect_worker
 from runfold.query.app import build_app, router
 from runfold.query.reading import Reading
@@ -23,7 +24,6 @@ from runfold.store.generation import Generation
 from runfold.store.generations import Generations
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunStore
-from runfold.web import new_app
 from runfold_schemas.data import Data
 
 POLL_SECONDS = 0.005

@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.builders import EPOCH, event_id
 
+from runfold.client.memory import Near
 from runfold.generation.model import Action, Found
 from runfold.generation.options import Fact
-from runfold.memory import Near
 from runfold_projections.memory import BankRecord, MemoryRecord, Refused
 from runfold_schemas.memories import (
     BankConfig,

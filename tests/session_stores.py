@@ -8,17 +8,17 @@ from uuid import UUID
 
 from tests.session_verbs import WAYS, opened
 
+from runfold.client.session import SessionVerbs
 from runfold.local import Service
 from runfold.log.ends import LogEnds
 from runfold.log.shared import shared_partitions
-from runfold.session import SessionVerbs
 from runfold.settings import Settings
 from runfold.store.database import Database, connect
 from runfold.store.generation import Generation
 from runfold.store.generations import Generations
 from runfold.store.state import own_scope
-from runfold.verify import verify
-from runfold.verify_sessions import verify_sessions
+from runfold.verify.runs import verify
+from runfold.verify.sessions import verify_sessions
 from runfold_schemas.topics import Topics
 
 

@@ -10,16 +10,16 @@ from tests.processes import until
 from tests.querying import Projected, projected, served
 
 from runfold import Runfold
-from runfold.api import build_app
-from runfold.http_sessions import HttpSessions
+from runfold.api.app import build_app
+from runfold.client.session import EventsWanted, Session, SessionVerbs
+from runfold.client.sessions import Sessions
 from runfold.query.reading import Reading
-from runfold.session import EventsWanted, Session, SessionVerbs
-from runfold.sessions import Sessions
+from runfold.remote.sessions import HttpSessions
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generations import Generations
-from runfold.verify import verify
-from runfold.verify_sessions import verify_sessions
+from runfold.verify.runs import verify
+from runfold.verify.sessions import verify_sessions
 from runfold_schemas.errors import RunfoldError
 
 T = TypeVar("T")

@@ -15,14 +15,14 @@ from google.oauth2.credentials import Credentials
 from tests.querying import served
 
 from runfold import Runfold
+from runfold.api.sessions import build_session_router
+from runfold.client.sessions import Sessions
+from runfold.http.app import new_app
 from runfold.query.app import router
 from runfold.query.reading import Reading
-from runfold.session_routes import build_session_router
-from runfold.sessions import Sessions
 from runfold.settings import Settings
 from runfold.vertex import build_vertex_app, mount
 from runfold.vertex.sessions import sessions_part
-from runfold.web import new_app
 from runfold_schemas.errors import BankNotFoundError
 
 ENGINE = "1234567890"

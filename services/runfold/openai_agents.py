@@ -16,9 +16,9 @@ from agents.items import TResponseInputItem
 from agents.memory.session_settings import SessionSettings, resolve_session_limit
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from runfold.access.sessions import session_connection
+from runfold.client.session import EventsWanted, Logged, SessionVerbs
 from runfold.ids import new_event_id
-from runfold.session import EventsWanted, Logged, SessionVerbs
-from runfold.session_connection import session_connection
 from runfold_schemas.codec import new_event
 from runfold_schemas.errors import (
     InvalidEventError,

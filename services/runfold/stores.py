@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
-from runfold.client import Runfold
+from runfold.client.run import Run
+from runfold.client.run_cache import Runs
+from runfold.client.runfold import Runfold
 from runfold.ids import new_event_id
-from runfold.run import Run
-from runfold.runs import Runs
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold
 from runfold_schemas.codec import new_data, parse_event

@@ -11,7 +11,7 @@ from tests.querying import Projected, projected, query, served
 from tests.session_verbs import Projector
 
 from runfold import Runfold
-from runfold.api import build_app
+from runfold.api.app import build_app
 from runfold.settings import Settings
 
 

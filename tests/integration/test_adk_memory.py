@@ -30,7 +30,7 @@ from tests.querying import Projected, served
 from tests.scripted_completions import Endpoint
 
 from runfold.adk import RunfoldMemoryService
-from runfold.api import build_app
+from runfold.api.app import build_app
 from runfold.generation.triggers import TriggerRule
 from runfold.settings import Settings
 from runfold_schemas.errors import NoModelError, UnavailableError

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runfold.client import Runfold
-from runfold.run import Run
+from runfold.client.run import Run
+from runfold.client.runfold import Runfold
 from runfold_schemas.errors import InvalidEventError, RejectedError
 from runfold_schemas.events import (
     PhaseChanged,

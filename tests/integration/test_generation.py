@@ -18,6 +18,9 @@ from tests.scripted_completions import Endpoint
 from tests.session_verbs import Projector
 
 from runfold import Runfold, UserMessage
+from runfold.client.memories import Memories
+from runfold.client.run import Run
+from runfold.client.sessions import Sessions
 from runfold.generation.answering import Trigger, log_run_id
 from runfold.generation.generator import Generator, requested
 from runfold.generation.model import Action, Found
@@ -30,10 +33,7 @@ from runfold.generation.options import (
 )
 from runfold.generation.service import Generation
 from runfold.generation.tending import Tending
-from runfold.memories import Memories
 from runfold.query.reading import Reading
-from runfold.run import Run
-from runfold.sessions import Sessions
 from runfold.settings import Settings
 from runfold_schemas.errors import (
     GenerationFailedError,

@@ -12,15 +12,15 @@ from tests.remembering import ScriptedModel
 from tests.session_verbs import Projector
 
 from runfold import AssistantMessage, Runfold, UserMessage
+from runfold.client.memories import Memories
+from runfold.client.run import Run
+from runfold.client.sessions import Sessions
 from runfold.generation import completed_runs
 from runfold.generation.answering import log_run_id
 from runfold.generation.model import Found
 from runfold.generation.options import Contents
 from runfold.generation.service import Generation
-from runfold.memories import Memories
 from runfold.query.reading import Reading
-from runfold.run import Run
-from runfold.sessions import Sessions
 from runfold.settings import Settings
 from runfold_schemas.catalog import Life
 from runfold_schemas.errors import UnavailableError

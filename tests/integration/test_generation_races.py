@@ -13,6 +13,7 @@ from tests.remembering import ScriptedModel, fact
 from tests.session_verbs import Projector
 
 from runfold import Run, Runfold
+from runfold.client.memories import Memories
 from runfold.generation.answering import Trigger, log_run_id
 from runfold.generation.generator import Generator, requested
 from runfold.generation.logs import log_of
@@ -20,7 +21,6 @@ from runfold.generation.model import Action, Found
 from runfold.generation.options import Contents, DirectFacts, GenerationOptions
 from runfold.generation.tending import Tending
 from runfold.log.shared import partitions_of, read_counting
-from runfold.memories import Memories
 from runfold.query.reading import Reading
 from runfold.settings import Settings
 from runfold_schemas.memories import MemoryChange, MemoryCreated

@@ -16,6 +16,7 @@ from tests.remembering import ScriptedModel
 from tests.session_verbs import Projector
 
 from runfold import Run, Runfold
+from runfold.client.memories import Memories
 from runfold.generation.generator import Generator
 from runfold.generation.model import Found
 from runfold.generation.options import GenerationOptions, Ingested
@@ -23,7 +24,6 @@ from runfold.generation.streams import IngestStreams, stream_run_id
 from runfold.generation.tending import Tending
 from runfold.generation.trigger_log import TriggerLog
 from runfold.generation.triggers import StreamSettings, StreamState, TriggerRule
-from runfold.memories import Memories
 from runfold.query.reading import Reading
 from runfold.settings import Settings
 from runfold_schemas.errors import (

@@ -12,11 +12,11 @@ from tests.querying import Projected, projected
 from tests.session_verbs import patiently
 
 from runfold import PlannerNote
+from runfold.client.memory import MemoriesWanted, MemoryVerbs, RevisionOptions
 from runfold.ids import new_event_id
 from runfold.log.shared import send_shared
-from runfold.memory import MemoriesWanted, MemoryVerbs, RevisionOptions
 from runfold.settings import Settings
-from runfold.verify_memories import verify_memories
+from runfold.verify.memories import verify_memories
 from runfold_projections.state import Forward
 from runfold_schemas.codec import new_event
 from runfold_schemas.errors import (

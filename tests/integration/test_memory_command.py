@@ -17,10 +17,10 @@ from tests.processes import environment
 from tests.querying import projected
 
 from runfold import Runfold
+from runfold.client.memory import RevisionOptions
+from runfold.documents.memories import MemoryDocument, RevisionDocument
 from runfold.ids import new_event_id
 from runfold.log.shared import send_shared
-from runfold.memory import RevisionOptions
-from runfold.memory_documents import MemoryDocument, RevisionDocument
 from runfold.settings import Settings
 from runfold_projections.memory import MemoryRecord
 from runfold_projections.state import Forward

@@ -14,10 +14,10 @@ from tests.processes import projector
 from tests.session_stores import at_work, stored
 
 from runfold import Runfold, RunfoldError
+from runfold.client.memories import Memories
 from runfold.local import Service
-from runfold.memories import Memories
 from runfold.settings import Settings
-from runfold.verify_memories import verify_memories
+from runfold.verify.memories import verify_memories
 from runfold_projections.memory import Revision
 from runfold_schemas.errors import (
     MemoryChangedError,

@@ -15,9 +15,9 @@ from tests.processes import until
 from tests.querying import Projected, served
 from tests.remembering import ScriptedModel
 
-from runfold.api import build_app
+from runfold.api.app import build_app
 from runfold.generation.model import Found
-from runfold.ingest.bodies import JSON
+from runfold.http.bodies import JSON
 from runfold.settings import Settings
 
 SCOPE = {"user": "ann"}

@@ -23,7 +23,7 @@ from tests.querying import served
 from tests.session_verbs import Projector, patiently
 
 from runfold import EventAmended, InvalidEventError, Run, Runfold, openai_agents
-from runfold.api import build_app
+from runfold.api.app import build_app
 from runfold.openai_agents import RunfoldSession
 from runfold.settings import Settings
 from runfold_schemas.events import StandIn

@@ -11,9 +11,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from tests.processes import Projections, projections, reaches, until, working
 
 from runfold import AssistantMessage, PlannerNote, Run, RunCompleted, Runfold, UserMessage
+from runfold.client.run import outgoing
 from runfold.log.catalog import partition_of
 from runfold.projector.worker import Worker
-from runfold.run import outgoing
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generations import Generations, new_generation

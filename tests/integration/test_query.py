@@ -25,7 +25,7 @@ from runfold import (
     ToolResult,
     UserMessage,
 )
-from runfold.api import build_app as build_api
+from runfold.api.app import build_app as build_api
 from runfold.local import free_port
 from runfold.log.publisher import Outgoing
 from runfold.settings import Settings

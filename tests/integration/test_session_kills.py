@@ -15,10 +15,10 @@ from tests.session_stores import all_ways, at_work, only_topics_of, shared_ends,
 from tests.session_verbs import WAYS, everything
 
 from runfold import PlannerNote, Runfold, RunfoldError
+from runfold.client.session import EventsWanted, Session, SessionVerbs
 from runfold.ids import new_event_id
 from runfold.local import Service
 from runfold.log.shared import partitions_of, read_counting
-from runfold.session import EventsWanted, Session, SessionVerbs
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generations import Generations

@@ -8,7 +8,7 @@ import pytest
 from tests.querying import Projected
 from tests.session_verbs import check_rebuild
 
-from runfold.http_sessions import HttpSessions
+from runfold.remote.sessions import HttpSessions
 from runfold.settings import Settings
 
 MEGABYTE = 1_000_000

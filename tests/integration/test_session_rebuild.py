@@ -14,8 +14,8 @@ from tests.session_stores import shared_ends, stored
 from tests.session_verbs import everything, opened
 
 from runfold import PlannerNote, RunfoldError
+from runfold.client.session import EventsWanted, SessionVerbs
 from runfold.projector import rebuild as rebuilding
-from runfold.session import EventsWanted, SessionVerbs
 from runfold.settings import Settings
 from runfold_schemas.codec import decode
 from runfold_schemas.errors import SessionNotFoundError

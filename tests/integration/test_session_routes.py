@@ -15,7 +15,7 @@ from tests.querying import served
 from tests.session_verbs import Projector
 
 from runfold import PlannerNote, Runfold
-from runfold.api import build_app
+from runfold.api.app import build_app
 from runfold.log.publisher import Outgoing
 from runfold.settings import Settings
 

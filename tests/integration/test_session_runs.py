@@ -5,7 +5,7 @@ from tests.querying import Projected
 from tests.session_verbs import check_rebuild
 
 from runfold import PlannerNote, Runfold
-from runfold.http_sessions import HttpSessions
+from runfold.remote.sessions import HttpSessions
 from runfold.settings import Settings
 
 

@@ -12,7 +12,7 @@ from tests.processes import projector, until
 from tests.session_stores import all_ways, at_work, only_topics_of, stored
 
 from runfold import PlannerNote, Run, Runfold
-from runfold.session import EventsWanted
+from runfold.client.session import EventsWanted
 from runfold.settings import Settings
 from runfold_schemas.codec import decode
 

@@ -19,9 +19,9 @@ from runfold import (
     ToolResult,
     UserMessage,
 )
+from runfold.client.session import EventsWanted, Session, SessionVerbs
 from runfold.ids import new_event_id
 from runfold.log.ends import LogEnds
-from runfold.session import EventsWanted, Session, SessionVerbs
 from runfold.settings import Settings
 from runfold_schemas.codec import decode
 from runfold_schemas.errors import SessionConflictError, SessionEndedError, SessionNotFoundError

@@ -21,7 +21,7 @@ from tests.remembering import ScriptedModel
 from tests.vertex_clients import TOKEN
 from tests.vertex_memories import new_engine, refusal, rememberer
 
-from runfold.api import build_app
+from runfold.api.app import build_app
 from runfold.generation.model import Action, Found
 from runfold.settings import Settings
 

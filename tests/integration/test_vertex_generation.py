@@ -24,7 +24,7 @@ from tests.vertex_memories import (
     rememberer,
 )
 
-from runfold.api import build_app
+from runfold.api.app import build_app
 from runfold.generation.model import Action, Found
 from runfold.settings import Settings
 

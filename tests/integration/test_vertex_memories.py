@@ -14,7 +14,7 @@ from tests.querying import served
 from tests.vertex_clients import KEY_ONLY, PROJECT, TOKEN, WAYS, WITH_KEY
 from tests.vertex_memories import ENGINES, INVALID, NOT_FOUND, SCOPE, new_engine, refusal, rememberer
 
-from runfold.api import build_app
+from runfold.api.app import build_app
 from runfold.settings import Settings
 from runfold_schemas.memories import Memory
 

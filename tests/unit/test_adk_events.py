@@ -5,7 +5,7 @@ import json
 import pytest
 
 from runfold.adk.events import events_of
-from runfold.session import Logged
+from runfold.client.session import Logged
 
 
 def logged(body: object, *unset: str) -> Logged:

@@ -3,11 +3,11 @@
 import pytest
 from tests.remembering import ScriptedModel, fact, record
 
+from runfold.client.memory import Near
 from runfold.embeddings.nearest import DUPLICATE_DISTANCE
 from runfold.generation.consolidation import FACT_LENGTH_MAX, Decision, consolidate
 from runfold.generation.facts import are_one
 from runfold.generation.model import Action
-from runfold.memory import Near
 
 
 def nearby(*known, distance=0.3):

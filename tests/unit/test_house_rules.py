@@ -12,7 +12,7 @@ import pytest
 from tests.servers import MONGO_IMAGE
 from typer.testing import CliRunner
 
-import runfold.api
+import runfold.api.app
 import runfold.projector.service
 from runfold.cli.program import app
 from runfold.local.kafka import SETTINGS

@@ -3,10 +3,10 @@
 import httpx
 import pytest
 
-from runfold.http_client import error_of
-from runfold.http_sessions import HttpSessions
+from runfold.http.app import problem_of
 from runfold.local import free_port
-from runfold.web import problem_of
+from runfold.remote.api_client import error_of
+from runfold.remote.sessions import HttpSessions
 from runfold_schemas.errors import (
     ConfigurationError,
     EventTooLargeError,

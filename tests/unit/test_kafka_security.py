@@ -5,8 +5,8 @@ import ssl
 import pytest
 from faststream.kafka.security import parse_security
 
+from runfold.log.catalog_group import security_of
 from runfold.log.settings import LogSettings
-from runfold.projector.ownership import security_of
 from runfold_schemas.errors import ConfigurationError
 
 

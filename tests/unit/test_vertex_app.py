@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from runfold.http.app import new_app
 from runfold.vertex import Part, build_vertex_app, mount
 from runfold.vertex.errors import Status, WireError, status_of
 from runfold.vertex.generation import generation_part
@@ -18,7 +19,6 @@ from runfold.vertex.names import Name
 from runfold.vertex.operations import done
 from runfold.vertex.paging import paging, token_of
 from runfold.vertex.requests import answer, name_of, read
-from runfold.web import new_app
 from runfold_schemas.errors import (
     EventTooLargeError,
     InvalidEventError,

@@ -2,7 +2,7 @@
 
 import httpx
 
-from runfold.web import new_app
+from runfold.http.app import new_app
 
 
 async def ready() -> None:

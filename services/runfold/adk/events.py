@@ -18,7 +18,7 @@ from google.adk.events.event import Event
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from runfold.session import Logged
+from runfold.client.session import Logged
 from runfold_projections.state import without_temporary
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.sessions import FrameworkEvent

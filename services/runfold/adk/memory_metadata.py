@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, TypeVar
 from google.adk.errors.input_validation_error import InputValidationError
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
 
+from runfold.client.memory import RevisionOptions
 from runfold.generation.options import GenerationOptions, MetadataMerge
 from runfold.generation.triggers import TriggerRule
-from runfold.memory import RevisionOptions
 from runfold_schemas.codec import first_fault
 from runfold_schemas.memories import Memory, MemoryTopic, Moment
 

@@ -17,13 +17,13 @@ from google.adk.memory.memory_entry import MemoryEntry
 from google.adk.sessions.session import Session
 from google.genai import types
 
+from runfold.access.memories import memory_connection
 from runfold.adk.events import time_of, told_to_adk
 from runfold.adk.memory_metadata import SaidOfGeneration, SaidOfMemory, said_in
+from runfold.client.memory import MemoriesWanted
 from runfold.generation.options import DIRECT_FACTS_MAX, DirectFacts, Fact, GenerationOptions, Ingested
 from runfold.generation.triggers import TriggerRule
 from runfold.generation.verbs import Remembering
-from runfold.memory import MemoriesWanted
-from runfold.memory_connection import memory_connection
 from runfold_projections.memory import MemoryRecord
 from runfold_schemas.errors import (
     BankConflictError,

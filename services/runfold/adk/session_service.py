@@ -25,9 +25,9 @@ from google.adk.sessions.base_session_service import (
 from google.adk.sessions.session import Session as AdkSession
 from pydantic_core import to_json
 
+from runfold.access.sessions import session_connection
 from runfold.adk.events import events_of, framework_event, json_form, state_delta, time_of, told_to_adk
-from runfold.session import EventsWanted, Session, SessionVerbs
-from runfold.session_connection import session_connection
+from runfold.client.session import EventsWanted, Session, SessionVerbs
 from runfold_projections.state import without_temporary
 from runfold_schemas.codec import decode, new_event
 from runfold_schemas.data import TEMP_PREFIX, USER_PREFIX

@@ -23,11 +23,11 @@ from runfold.cli.memory_lines import (
     with_age,
 )
 from runfold.cli.word_diff import alike
+from runfold.client.memories import Memories
+from runfold.client.memory import MemoriesWanted
+from runfold.client.memory_log import LogMemoryReader, fold_memories
+from runfold.documents.memories import BankDocument, MemoryDocument, RevisionDocument
 from runfold.log.shared import partitions_of
-from runfold.memories import Memories
-from runfold.memory import MemoriesWanted
-from runfold.memory_documents import BankDocument, MemoryDocument, RevisionDocument
-from runfold.memory_log import LogMemoryReader, fold_memories
 from runfold.settings import Settings
 from runfold_projections.memory import MemoryRecord, Revision
 from runfold_schemas.errors import (

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from runfold.garbage import collect_rarely
+from runfold.cli.garbage import collect_rarely
 from runfold.projector import rebuild as rebuilding
 from runfold.settings import Settings
 

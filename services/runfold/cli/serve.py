@@ -3,16 +3,16 @@
 from contextlib import suppress
 from importlib import import_module
 
-from runfold.garbage import collect_rarely, spare_imports
+from runfold.cli.garbage import collect_rarely, spare_imports
+from runfold.http.app import configure_logging
 from runfold.settings import Settings
-from runfold.web import configure_logging
 from runfold_schemas.errors import UnavailableError
 
 _MODULES = {
     "ingest": "runfold.ingest.app",
     "projector": "runfold.projector.service",
     "query": "runfold.query.app",
-    "api": "runfold.api",
+    "api": "runfold.api.app",
 }
 _TAKE_BODIES = frozenset({"ingest", "api"})
 

@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runfold import Runfold
-from runfold.session import Session
+from runfold.client.session import Session
 from runfold.settings import Settings
 from runfold_schemas.events import ABOUT_THE_RUN
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from runfold import verify as verifying
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.generation import Generation
 from runfold.store.generations import Generations
-from runfold.verify_memories import verify_memories
-from runfold.verify_sessions import verify_sessions
-from runfold.verify_shared import SharedDifference
+from runfold.verify import runs as verifying
+from runfold.verify.memories import verify_memories
+from runfold.verify.sessions import verify_sessions
+from runfold.verify.shared import SharedDifference
 from runfold_schemas.errors import RunNotFoundError
 
 

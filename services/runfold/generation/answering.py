@@ -15,14 +15,14 @@ from weakref import WeakValueDictionary
 
 from pydantic import TypeAdapter, ValidationError
 
+from runfold.client.memories import Memories
+from runfold.client.memory import Near
+from runfold.client.run import Run
 from runfold.generation.changes import Change, change_of
 from runfold.generation.consolidation import Nearby, consolidate
 from runfold.generation.facts import Fact
 from runfold.generation.model import MemoryModel
 from runfold.generation.options import Generated, GenerationOptions, SessionSource
-from runfold.memories import Memories
-from runfold.memory import Near
-from runfold.run import Run
 from runfold_projections.memory import BankRecord, MemoryRecord, Refused
 from runfold_schemas.codec import first_fault, new_data
 from runfold_schemas.errors import BankNotFoundError, InvalidEventError, MemoryChangedError

@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from runfold.client.memory_terms import left, with_expiry
 from runfold.generation.consolidation import Decision
 from runfold.generation.facts import topics_of
 from runfold.generation.options import GenerationOptions
 from runfold.ids import uuid7
-from runfold.memory_terms import left, with_expiry
 from runfold_projections.memory import BankRecord, MemoryRecord
 from runfold_schemas.codec import first_fault, new_data
 from runfold_schemas.errors import InvalidEventError

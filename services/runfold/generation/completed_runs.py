@@ -10,16 +10,16 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn, Self
 
-from runfold.client import Runfold
+from runfold.client.memories import Memories
+from runfold.client.runfold import Runfold
+from runfold.client.sessions import Sessions
 from runfold.generation.answering import derived_id, is_log, log_run_id, stored
 from runfold.generation.logs import open_log
 from runfold.generation.options import GenerationOptions
 from runfold.generation.tending import Tending
+from runfold.log.catalog_group import Entry, catalog_group
 from runfold.log.driver import kafka_errors
 from runfold.log.reader import LogGoneError
-from runfold.memories import Memories
-from runfold.projector.ownership import Entry, catalog_group
-from runfold.sessions import Sessions
 from runfold.settings import Settings
 from runfold_projections.memory import BankRecord
 from runfold_schemas.catalog import Life

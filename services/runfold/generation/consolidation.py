@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from runfold.client.memory import Near
 from runfold.generation.facts import Learned, are_one, distinct, normalised
 from runfold.generation.model import Action, MemoryModel
 from runfold.generation.options import Fact
-from runfold.memory import Near
 from runfold_projections.memory import MemoryRecord
 
 FACT_LENGTH_MAX: Final = 2_000

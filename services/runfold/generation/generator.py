@@ -11,7 +11,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runfold.client import Runfold
+from runfold.client.memories import Memories
+from runfold.client.run import Run
+from runfold.client.runfold import Runfold
+from runfold.client.session import EventsWanted
+from runfold.client.sessions import Sessions
 from runfold.generation.answering import Answers, Trigger, give_up, log_run_id, stored
 from runfold.generation.extraction import extract
 from runfold.generation.logs import KIND, log_of
@@ -28,10 +32,6 @@ from runfold.generation.options import (
 )
 from runfold.generation.transcript import transcript
 from runfold.ids import uuid7
-from runfold.memories import Memories
-from runfold.run import Run
-from runfold.session import EventsWanted
-from runfold.sessions import Sessions
 from runfold_projections.ledger import build_messages_from_log
 from runfold_projections.memory import BankRecord
 from runfold_schemas.codec import decode, new_data

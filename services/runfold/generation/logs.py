@@ -6,8 +6,8 @@ with other runs, by everybody who publishes one.
 
 from typing import Final
 
-from runfold.client import Runfold
-from runfold.run import Run
+from runfold.client.run import Run
+from runfold.client.runfold import Runfold
 from runfold_schemas.catalog import Life
 
 KIND: Final = "runfold.generation"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from runfold.memory import RevisionOptions
+from runfold.client.memory import RevisionOptions
 from runfold_schemas.data import Labels
 from runfold_schemas.memories import ExtractedMemory, MemoryTopic, Metadata
 

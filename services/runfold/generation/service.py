@@ -9,15 +9,15 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Self
 
-from runfold.client import Runfold
+from runfold.client.memories import Memories
+from runfold.client.runfold import Runfold
+from runfold.client.sessions import Sessions
 from runfold.generation.choice import chosen_model
 from runfold.generation.completed_runs import CompletedRuns
 from runfold.generation.generator import Generator
 from runfold.generation.model import MemoryModel
 from runfold.generation.streams import IngestStreams
 from runfold.generation.tending import Tending
-from runfold.memories import Memories
-from runfold.sessions import Sessions
 from runfold.settings import Settings
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from runfold.client.run import Position
 from runfold.generation.answering import derived_id, log_run_id
 from runfold.generation.generator import said_by
 from runfold.generation.logs import open_log
@@ -20,7 +21,6 @@ from runfold.generation.options import GenerationOptions, Ingested
 from runfold.generation.tending import Tending
 from runfold.generation.trigger_log import TriggerLog
 from runfold.generation.triggers import STREAM, StreamSettings, TriggerRule, due
-from runfold.run import Position
 from runfold_projections.memory import BankRecord
 from runfold_schemas.codec import first_fault, new_data
 from runfold_schemas.errors import InvalidEventError, RejectedError, UnavailableError

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, Self
 
-from runfold.client import Runfold
+from runfold.client.runfold import Runfold
 from runfold.generation.answering import is_log
 from runfold.generation.generator import Generator
 from runfold.generation.logs import log_of

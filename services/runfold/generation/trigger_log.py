@@ -2,11 +2,11 @@
 
 import asyncio
 
+from runfold.client.run import Run
 from runfold.generation.answering import Trigger, give_up, stored
 from runfold.generation.generator import Generator
 from runfold.generation.triggers import Reason, StreamState, apply, first_offset
 from runfold.log.reader import read
-from runfold.run import Run
 from runfold_projections.admission import Admission
 from runfold_schemas.codec import new_data
 from runfold_schemas.errors import ConfigurationError, NoModelError, RejectedError, RunfoldError

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from runfold.client.memory import MemoryVerbs
+from runfold.client.run import Position
 from runfold.generation.options import Generated, GenerationOptions, Ingested, Source
 from runfold.generation.triggers import TriggerRule
-from runfold.memory import MemoryVerbs
-from runfold.run import Position
 
 
 class GenerationVerbs(Protocol):

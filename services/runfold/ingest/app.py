@@ -7,7 +7,7 @@
     POST /v1/runs/{run_id}/status     start, pause, resume, end       --+
 
 An answer of 2xx means durable. Every error is a problem document (RFC 9457); of a batch all is accepted or nothing. What
-`Idempotency-Key` promises is told in `runfold.ingest.idempotency`.
+`Idempotency-Key` promises is told in `runfold.http.idempotency`.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -21,12 +21,15 @@ from fastapi import APIRouter, FastAPI, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import Counter
 
-from runfold.client import Runfold
+from runfold.client.run import Position, Run
+from runfold.client.run_cache import Runs
+from runfold.client.runfold import Runfold
+from runfold.http.app import new_app, serve
+from runfold.http.bodies import JSON, NDJSON, Item, Place, media_type, parse_items, parse_json, read_body
+from runfold.http.idempotency import Replays, derived_id, fingerprint, key_of
 from runfold.ids import new_event_id
-from runfold.ingest.bodies import JSON, NDJSON, Item, Place, media_type, parse_items, parse_json, read_body
 from runfold.ingest.connection import Connection
 from runfold.ingest.events import EventIds, changes_life, events_of, placed
-from runfold.ingest.idempotency import Replays, derived_id, fingerprint, key_of
 from runfold.ingest.requests import (
     EVENTS_BODY,
     OPEN_BODY,
@@ -36,10 +39,7 @@ from runfold.ingest.requests import (
     StatusChange,
     parsed,
 )
-from runfold.run import Position, Run
-from runfold.runs import Runs
 from runfold.settings import Settings
-from runfold.web import new_app, serve
 from runfold_projections.providers import provider_of, recorder
 from runfold_schemas.codec import new_event
 from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RunEndedError
@@ -88,7 +88,7 @@ def build_app(settings: Settings) -> FastAPI:
 def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
     """The routes, for this service or for one that serves more. `runfold` gives the connection, or raises.
 
-    The application has to come from `runfold.web.new_app`, which makes problem documents of our errors.
+    The application has to come from `runfold.http.app.new_app`, which makes problem documents of our errors.
     """
     router = APIRouter(prefix="/v1/runs", tags=["ingest"])
     state = _State(runfold, Runs(), Replays())

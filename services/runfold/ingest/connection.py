@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import Final, NoReturn, Self
 
-from runfold.client import Runfold
+from runfold.client.runfold import Runfold
 from runfold.log.settings import LogSettings
 from runfold_schemas.errors import ConfigurationError, RunfoldError, UnavailableError
 

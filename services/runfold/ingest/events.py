@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from runfold.ingest.bodies import InvalidItemError, Item, Place
+from runfold.http.bodies import InvalidItemError, Item, Place
 from runfold_schemas.codec import event_types, parse_event
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.events import ENDINGS, LIFECYCLE, AnyEvent

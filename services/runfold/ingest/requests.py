@@ -5,7 +5,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
-from runfold.ingest.bodies import JSON, NDJSON
+from runfold.http.bodies import JSON, NDJSON
 from runfold_schemas.codec import TYPES, first_fault
 from runfold_schemas.data import Data, Labels, MessageId, TurnId
 from runfold_schemas.errors import InvalidEventError

@@ -10,11 +10,11 @@ import logging
 
 from prometheus_client import Counter, Gauge
 
+from runfold.http.app import new_app, serve
 from runfold.projector.worker import Worker, connect_worker
 from runfold.settings import Settings
 from runfold.store.database import Database, connect
 from runfold.store.generations import POINTER_LOOK_SECONDS, RETIRED_WRITTEN, Generations
-from runfold.web import new_app, serve
 from runfold_schemas.errors import ConfigurationError, UnavailableError
 
 _RETRY_SECONDS = 1.0

@@ -9,11 +9,11 @@ everything is written over what is older only.
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
+from runfold.client.session import life_of
 from runfold.ids import new_event_id
 from runfold.log.catalog import partition_of
 from runfold.log.shared import Keyed
 from runfold.projector.writer import Writer
-from runfold.session import life_of
 from runfold.store.generation import Generation
 from runfold.store.state import Entry
 from runfold_projections.memory import Decided

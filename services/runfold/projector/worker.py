@@ -19,6 +19,7 @@ from aiokafka import TopicPartition
 
 from runfold.log.admin import LogAdmin
 from runfold.log.catalog import partition_of
+from runfold.log.catalog_group import Entry, catalog_group
 from runfold.log.ends import LogEnds
 from runfold.log.publisher import Publisher
 from runfold.log.tail import STEADY_FETCH_WAIT_MS, Slice, Tail
@@ -26,7 +27,6 @@ from runfold.projector.active import ActiveRun, Folded, load
 from runfold.projector.forwarding import Forwarder
 from runfold.projector.lives import Lives
 from runfold.projector.memories import BanksTopic, MemoriesTopic
-from runfold.projector.ownership import Entry, catalog_group
 from runfold.projector.sessions import SessionsTopic
 from runfold.projector.shared import SharedTopics, TopicFold
 from runfold.projector.sweep import Sweep

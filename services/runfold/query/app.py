@@ -18,7 +18,8 @@ from typing import Any, Final
 from fastapi import APIRouter, FastAPI
 from starlette.responses import Response
 
-from runfold.query.answers import JSON, Stream, answer
+from runfold.http.answers import JSON, Stream, answer
+from runfold.http.app import PROBLEM_JSON, new_app, serve
 from runfold.query.documents import (
     EventList,
     LedgerAnswer,
@@ -54,7 +55,6 @@ from runfold.query.parameters import (
 from runfold.query.reading import Reading
 from runfold.query.requests import check_bounds, run_request, session_request
 from runfold.settings import Settings
-from runfold.web import PROBLEM_JSON, new_app, serve
 from runfold_projections.run import RunRecord
 from runfold_projections.validation import validate_strict
 from runfold_schemas.messages import Message

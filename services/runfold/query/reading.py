@@ -8,12 +8,12 @@ from runfold.query.checkpoints import Checkpoints
 from runfold.query.decided import DecidedReader
 from runfold.query.live import LiveRuns
 from runfold.query.lives import Lives
+from runfold.query.memories import StoredMemories
 from runfold.query.runs import RunReader
-from runfold.query.sessions import SessionRuns
+from runfold.query.session_runs import SessionRuns
+from runfold.query.sessions import StoredSessions
 from runfold.query.similarity import StoredSimilarity
 from runfold.query.snapshots import Snapshots
-from runfold.query.stored_memories import StoredMemories
-from runfold.query.stored_sessions import StoredSessions
 from runfold.settings import Settings
 
 

@@ -1,74 +1,231 @@
-"""The runs of a session, in the order of their first records in the log."""
+"""Sessions as MongoDB has them, and nothing older than what was acknowledged before they were asked for.
 
-import base64
-import json
-from collections.abc import AsyncIterator
+Kafka is asked how far the logs reach that decide an answer (`DecidedReader`). A run that the projector has not reached yet is
+read from its log.
+"""
 
-from runfold.query.history import History
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from aiokafka import TopicPartition
+
+from runfold.client.session import EventsWanted, Logged, Session, life_of
+from runfold.client.session_log import is_shown, is_wanted, shared_scopes
+from runfold.log.reader import LogGoneError
+from runfold.log.shared import deciding
+from runfold.query.decided import DecidedReader
+from runfold.query.history import History, Slice, SnapshotHistory
 from runfold.query.runs import RunReader
-from runfold.query.snapshots import Snapshots
-from runfold.store.runs import RunFilter, RunState
-from runfold_projections.run import RunRecord
-from runfold_schemas.errors import InvalidEventError, RunNotFoundError
-from runfold_schemas.topics import check_session_id
+from runfold.store.generation import Generation
+from runfold.store.sessions import SessionFilter
+from runfold.store.state import own_scope
+from runfold_projections.run import fold
+from runfold_projections.session import SessionRecord
+from runfold_projections.state import Value, own_changes
+from runfold_schemas.catalog import Life
+from runfold_schemas.codec import Record, decode
+from runfold_schemas.errors import InvalidIdError, UnavailableError
+from runfold_schemas.sessions import session_key
 
-_BATCH = 1000
+_PATIENCE_SECONDS: Final = 0.5
+_PATIENCE_SHORT_SECONDS: Final = 0.03
+_SHORT: Final = 500
+"""Events of a log that is read from Kafka sooner than the projector is waited for: it takes some 10 ms."""
 
-Place = tuple[int, str]
-"""Of a run in its session: when its first record was appended, and its log's id, which sorts by its opening."""
+_ATTEMPTS: Final = 5
+"""To find state and events of one moment, before the log is read instead."""
 
 
-class SessionRuns:
-    def __init__(self, snapshots: Snapshots, runs: RunReader) -> None:
-        self._snapshots = snapshots
+class StoredSessions:
+    """A `SessionReader`."""
+
+    def __init__(self, decided: DecidedReader, runs: RunReader) -> None:
+        self._decided = decided
         self._runs = runs
+        self._topics = decided.topics
 
-    async def runs(
-        self, session_id: str, *, limit: int, cursor: str | None = None
-    ) -> tuple[list[RunRecord], str | None]:
-        """A page of the session's runs, the oldest first, and the cursor of the next page.
+    async def find(self, session_id: str) -> SessionRecord | None:
+        generation = await self._decided.of_keys(session_key(session_id))
+        if generation is None:
+            return None
+        return (await generation.sessions.get([session_id])).get(session_id)
 
-        Raises `InvalidEventError` for a foreign cursor, `InvalidIdError`, `UnavailableError`.
-        """
-        after = _read_cursor(cursor) if cursor is not None else (0, "")
-        following = [(place, state) for place, state in await self._placed(session_id) if place > after]
-        more = len(following) > limit
-        return (
-            [state.record for _, state in following[:limit]],
-            _write_cursor(following[limit - 1][0]) if more else None,
+    async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
+        scopes = shared_scopes(record)
+        at = self._run_partition(record)
+        ends = await self._decided.ends({*(deciding(self._topics, scope) for scope in scopes), at})
+        end = ends.pop(at, None)
+        if end is None:
+            raise LogGoneError(at.topic)
+        shared = await self._values(await self._decided.folded(ends), scopes)
+        return await self._session(record, end, shared, wanted)
+
+    async def _session(
+        self, record: SessionRecord, end: int, shared: Mapping[str, Any], wanted: EventsWanted | None
+    ) -> Session:
+        history, own = await self._history(life_of(record), end)
+        run, last_offset = history.base, history.base_last_offset
+        # What is saved lags behind the pages, so the rest is folded here.
+        async for part in history.slices(first_offset=run.next_offset):
+            admitted = part.admitted()
+            run = fold(run, admitted).model_copy(update={"next_offset": part.next_offset})
+            for one in admitted:
+                last_offset = one.record.offset if one.counts else last_offset
+                own |= {key: value for key, value in own_changes(one).items() if _is_later(own, key, value)}
+            await asyncio.sleep(0)
+        events = await _events(history, wanted) if wanted is not None else ()
+        return Session(record, run, history.end, last_offset, {**_plain(own), **shared}, events)
+
+    async def _history(self, life: Life, end: int) -> tuple[History, dict[str, Value]]:
+        """The run up to `end` at least, and its own state as it is saved, which is not of a moment after that."""
+        for _ in range(_ATTEMPTS):
+            patience = _PATIENCE_SHORT_SECONDS if end <= _SHORT else _PATIENCE_SECONDS
+            history = await self._runs.up_to(life, end, patience_seconds=patience)
+            if not isinstance(history, SnapshotHistory):
+                return history, {}
+            scope = own_scope(life.log_id)
+            own = (await history.generation.values.read([scope]))[scope]
+            latest = _latest(own)
+            if latest < history.end:
+                return history, own
+            end = latest + 1  # somebody has appended meanwhile
+        return self._runs.log_history(life, end=end), {}
+
+    async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
+        return await self._values(await self._decided.of_keys(*scopes), scopes)
+
+    async def _views(self, generation: Generation, records: Sequence[SessionRecord]) -> list[Session]:
+        """Those that are not gone, in few queries, but for those whose saved state is behind their log."""
+        places = {record.run_id: at for record in records if (at := self._place(record)) is not None}
+        ends = await self._decided.ends(places.values())
+        standing = [record for record in records if record.run_id in places and places[record.run_id] in ends]
+        states = await generation.runs.get_many([record.run_id for record in standing])
+        scopes = {
+            scope for record in standing for scope in (*shared_scopes(record), own_scope(record.log_id))
+        }
+        held = await generation.values.read(sorted(scopes))
+        found = []
+        for record in standing:
+            state, end = states.get(record.run_id), ends[places[record.run_id]]
+            own = held[own_scope(record.log_id)]
+            shared = {key: one.value for scope in shared_scopes(record) for key, one in held[scope].items()}
+            if state is None or state.record.next_offset < max(end, _latest(own) + 1):
+                view = await self._unless_gone(record, end, shared)
+                found += [view] if view is not None else []
+                continue
+            run = state.record
+            found.append(Session(record, run, run.next_offset, state.last_offset, {**_plain(own), **shared}))
+        return found
+
+    async def _unless_gone(
+        self, record: SessionRecord, end: int, shared: Mapping[str, Any]
+    ) -> Session | None:
+        try:
+            return await self._session(record, end, shared, None)
+        except LogGoneError:
+            return None
+        except UnavailableError:
+            # Its pages may just have been deleted under the reader.
+            standing = await self.find(record.session_id)
+            if standing is not None and standing.run_id == record.run_id:
+                raise
+            return None
+
+    async def _values(self, generation: Generation | None, scopes: Sequence[str]) -> dict[str, Any]:
+        if generation is None:
+            return {}
+        held = await generation.values.read(scopes)
+        return {key: value.value for scope in scopes for key, value in held[scope].items()}
+
+    def _run_partition(self, record: SessionRecord) -> TopicPartition:
+        return TopicPartition(self._topics.run(record.run_id, record.log_id), 0)
+
+    def _place(self, record: SessionRecord) -> TopicPartition | None:
+        """None for a record of somebody's own making, by which there can be no log."""
+        try:
+            return self._run_partition(record)
+        except InvalidIdError:
+            return None
+
+    async def list(
+        self, *, app: str | None, user: str | None, labels: Mapping[str, str], limit: int, cursor: str | None
+    ) -> tuple[list[Session], str | None]:
+        generation = await self._decided.all_of(self._topics.sessions)
+        if generation is None:
+            return [], None
+        records, following = await generation.sessions.list(
+            SessionFilter(app, user, labels), now=datetime.now(UTC), limit=limit, cursor=cursor
         )
-
-    async def histories(self, session_id: str) -> AsyncIterator[History]:
-        """The runs one after the other, each as it is when its turn comes."""
-        for _, state in await self._placed(session_id):
-            try:
-                yield await self._runs.history(state.run_id)
-            except RunNotFoundError:
-                continue  # it was deleted meanwhile
-
-    async def _placed(self, session_id: str) -> list[tuple[Place, RunState]]:
-        check_session_id(session_id)
-        wanted = RunFilter(session_id=session_id)
-        states, cursor = await self._snapshots.runs(wanted, limit=_BATCH)
-        while cursor is not None:
-            found, cursor = await self._snapshots.runs(wanted, limit=_BATCH, cursor=cursor)
-            states += found
-        times = await self._snapshots.first_times([state.log_id for state in states])
-        # A run whose first record is not projected yet is the session's newest.
-        placed = [((times.get(state.log_id, _LAST), state.log_id), state) for state in states]
-        return sorted(placed, key=lambda one: one[0])
+        return await self._views(generation, records), following
 
 
-_LAST = 2**63
+async def _events(history: History, wanted: EventsWanted) -> list[Logged]:
+    """The events that are wanted, as they are in the log; they are decoded only where their time has to be known."""
+    if wanted.newest is None:
+        return await _events_from(history, wanted, wanted.first_offset, limit=wanted.limit)
+    if wanted.newest == 0:
+        return []
+    begin = await _begin_of_newest(history, wanted)
+    kept = await _events_from(history, wanted, begin)
+    return kept[-wanted.newest :][: wanted.limit]
 
 
-def _write_cursor(place: Place) -> str:
-    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
+async def _begin_of_newest(history: History, wanted: EventsWanted) -> int:
+    """Where to begin to read for the newest events: near the end, unless more than their kind has to be looked at."""
+    if not isinstance(history, SnapshotHistory) or wanted.since or wanted.end_offset is not None:
+        return wanted.first_offset
+    begin = await history.begin_of_last(wanted.newest or 0, lambda counts: _shown_of(counts, wanted))
+    return max(begin, wanted.first_offset)
 
 
-def _read_cursor(cursor: str) -> Place:
-    try:
-        time, log_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        return int(time), str(log_id)
-    except (ValueError, TypeError) as error:
-        raise InvalidEventError("the cursor is not one that was given out here", field="cursor") from error
+async def _events_from(
+    history: History, wanted: EventsWanted, begin: int, *, limit: int | None = None
+) -> list[Logged]:
+    found: list[Logged] = []
+    async with aclosing(history.slices(first_offset=begin, end=wanted.end_offset)) as slices:
+        async for part in slices:
+            found += _events_of(part, wanted)
+            if limit is not None and len(found) >= limit:
+                break
+            await asyncio.sleep(0)
+    return found[:limit]
+
+
+def _shown_of(counts: Mapping[str, int], wanted: EventsWanted) -> int:
+    return sum(count for kind, count in counts.items() if is_shown(kind, wanted.types))
+
+
+def _events_of(part: Slice, wanted: EventsWanted) -> list[Logged]:
+    shown = [is_shown(kind, wanted.types) for kind in part.types]
+    if not any(shown):
+        return []
+    records, outcomes = part.counting()
+    if wanted.since is not None or not all(shown):
+        records = [record for record in records if _is_wanted(record, wanted)]
+    return [
+        Logged(offset, log_time, outcomes.get(offset, "accepted"), value or b"")
+        for offset, log_time, _, _, value in records
+    ]
+
+
+def _is_wanted(record: Record, wanted: EventsWanted) -> bool:
+    kind = next((value for name, value in record.headers if name == "ce_type" and value), None)
+    if kind is None or wanted.since is not None:
+        # The header need not be there, and the time in one is nobody's promise.
+        return is_wanted(record.offset, decode(record.value), wanted)
+    return is_shown(kind.decode(), wanted.types)
+
+
+def _plain(values: Mapping[str, Value]) -> dict[str, Any]:
+    return {key: value.value for key, value in values.items()}
+
+
+def _latest(values: Mapping[str, Value]) -> int:
+    return max((value.offset for value in values.values()), default=-1)
+
+
+def _is_later(own: Mapping[str, Value], key: str, value: Value) -> bool:
+    return key not in own or own[key].offset < value.offset

@@ -13,10 +13,10 @@ from typing import Final, Self
 
 import numpy as np
 
+from runfold.client.memory import Near
 from runfold.embeddings import Embedder
 from runfold.embeddings.embedder import Vector
 from runfold.embeddings.nearest import Neighbour, nearest
-from runfold.memory import Near
 from runfold.query.decided import DecidedReader
 from runfold.store.generation import Generation
 from runfold.store.memories import Described

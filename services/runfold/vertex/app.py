@@ -56,7 +56,7 @@ def build_vertex_app(*parts: Part) -> Starlette:
 
 
 def mount(app: FastAPI, vertex: Starlette) -> None:
-    """Hands the paths of Google's names over to `vertex`. `app` comes from `runfold.web.new_app`, which leaves paths as they
+    """Hands the paths of Google's names over to `vertex`. `app` comes from `runfold.http.app.new_app`, which leaves paths as they
     were sent.
     """
     app.router.routes.extend(Route(path, vertex, include_in_schema=False) for path in _PATHS)

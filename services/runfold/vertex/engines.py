@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runfold.memories import Memories
-from runfold.sessions import Sessions
+from runfold.client.memories import Memories
+from runfold.client.sessions import Sessions
 from runfold.vertex.app import Part
 from runfold.vertex.engine_documents import (
     FILTERED,

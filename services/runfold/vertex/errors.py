@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from runfold.web import problem_of
+from runfold.http.app import problem_of
 from runfold_schemas.errors import (
     BankNotEmptyError,
     MemoryChangedError,

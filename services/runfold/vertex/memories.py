@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runfold.memories import Memories
-from runfold.memory import MemoriesWanted
+from runfold.client.memories import Memories
+from runfold.client.memory import MemoriesWanted
 from runfold.vertex.app import Part
 from runfold.vertex.engines import bank_id
 from runfold.vertex.errors import WireError

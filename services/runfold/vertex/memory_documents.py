@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import AfterValidator, FiniteFloat, StringConstraints, model_validator
 
-from runfold.memory import RevisionOptions
+from runfold.client.memory import RevisionOptions
 from runfold.vertex.filters import Kind, Path
 from runfold.vertex.messages import PACKAGE, Duration, Message, Timestamp
 from runfold.vertex.names import Name

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from runfold.memory import MemoriesWanted
+from runfold.client.memory import MemoriesWanted
 from runfold.vertex.filters import equalities, matches, parse_filter
 from runfold.vertex.memory_documents import FILTERED, MetadataValue, field_of
 from runfold.vertex.messages import Message

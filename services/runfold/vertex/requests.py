@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runfold.ingest.bodies import JSON, parse_json, read_body
+from runfold.http.bodies import JSON, parse_json, read_body
 from runfold.vertex.messages import Message, camel_name
 from runfold.vertex.names import ENGINES, Name
 from runfold_schemas.errors import InvalidEventError

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runfold.memories import Memories
+from runfold.client.memories import Memories
 from runfold.vertex.app import Part
 from runfold.vertex.engines import bank_id
 from runfold.vertex.filters import Filter, Kind, Path, equalities, matches, parse_filter

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
-from runfold.session import Session
+from runfold.client.session import Session
 from runfold.vertex.filters import Path
 from runfold.vertex.messages import PACKAGE, Duration, Fields, Message, Timestamp
 from runfold.vertex.names import Name

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runfold.session import EventsWanted, Logged, Session
-from runfold.sessions import Sessions
+from runfold.client.session import EventsWanted, Logged, Session
+from runfold.client.sessions import Sessions
 from runfold.vertex.filters import Filter, Path, matches, parse_filter
 from runfold.vertex.messages import rfc3339
 from runfold.vertex.names import Name

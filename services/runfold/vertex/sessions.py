@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runfold.session import Session
-from runfold.sessions import Sessions
+from runfold.client.session import Session
+from runfold.client.sessions import Sessions
 from runfold.vertex.app import Part
 from runfold.vertex.errors import WireError
 from runfold.vertex.filters import Filter, Kind, equalities, matches, parse_filter

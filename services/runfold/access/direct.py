@@ -1,0 +1,77 @@
+"""Sessions and memories for a process that reaches Kafka and MongoDB itself: `runfold[server]`."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from runfold.client.memories import Memories
+from runfold.client.run import Position
+from runfold.client.runfold import Runfold
+from runfold.client.sessions import Sessions
+from runfold.generation.choice import chosen_model
+from runfold.generation.generator import Generator
+from runfold.generation.options import Generated, GenerationOptions, Ingested, Source
+from runfold.generation.streams import IngestStreams
+from runfold.generation.tending import Tending
+from runfold.generation.triggers import TriggerRule
+from runfold.generation.verbs import Remembering
+from runfold.query.reading import Reading
+from runfold.settings import Settings
+
+
+@asynccontextmanager
+async def direct_sessions(settings: Settings) -> AsyncIterator[Sessions]:
+    """The verbs of sessions, connected for the length of the block. Raises `UnavailableError`, `ConfigurationError`."""
+    async with AsyncExitStack() as stack:
+        runfold = await stack.enter_async_context(Runfold.of(settings.log("runfold/sessions")))
+        reading = await stack.enter_async_context(Reading(settings))
+        yield Sessions(runfold, reading.stored_sessions)
+
+
+@asynccontextmanager
+async def direct_memories(settings: Settings) -> AsyncIterator[Remembering]:
+    """The verbs of memories and of their generation, connected for the length of the block, in which triggers are run when they
+    are due, as by the API. Completed runs are the API's matter. Raises `UnavailableError`, `ConfigurationError`.
+    """
+    async with AsyncExitStack() as stack:
+        runfold = await stack.enter_async_context(Runfold.of(settings.log("runfold/memories")))
+        reading = await stack.enter_async_context(Reading(settings))
+        model = await stack.enter_async_context(chosen_model(settings))
+        memories = Memories(runfold, reading.stored_memories, similarity=reading.similarity)
+        sessions = Sessions(runfold, reading.stored_sessions)
+        generator = Generator(memories, runfold, model, sessions=sessions)
+        tending = Tending(lambda: generator)
+        if model is not None:
+            await stack.enter_async_context(tending)
+        yield Remembering(memories, _DirectGeneration(generator, IngestStreams(tending)))
+
+
+class _DirectGeneration:
+    """Both verbs of generation in one place."""
+
+    def __init__(self, generator: Generator, streams: IngestStreams) -> None:
+        self._generator = generator
+        self._streams = streams
+
+    async def generate(
+        self,
+        bank_id: str,
+        scope: Mapping[str, str] | None,
+        source: Source,
+        options: GenerationOptions | None = None,
+    ) -> Sequence[Generated]:
+        return await self._generator.generate(bank_id, scope, source, options)
+
+    async def ingest(
+        self,
+        bank_id: str,
+        scope: Mapping[str, str],
+        stream_id: str,
+        contents: Sequence[Ingested],
+        *,
+        rule: TriggerRule | None = None,
+        options: GenerationOptions | None = None,
+        force_flush: bool = False,
+    ) -> Position | None:
+        return await self._streams.ingest(
+            bank_id, scope, stream_id, contents, rule=rule, options=options, force_flush=force_flush
+        )

@@ -1,0 +1,47 @@
+"""Pages that end by their size: of a session's events, and of sessions with their state."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from runfold.client.session import Logged, Session
+from runfold.documents.sessions import session_json, sessions_json
+from runfold.store.listing import cursor_after
+from runfold.store.sessions import place_in_list
+
+_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of events or sessions in one page, whatever its limit; one of them alone may be larger."""
+
+_AT_FIRST: Final = 50
+"""Sessions that are read before it is known how large they are."""
+
+Reading = Callable[..., Awaitable[tuple[list[Session], str | None]]]
+
+
+def fitting(events: Sequence[Logged]) -> int:
+    """How many of the events one page has room for: one at the least."""
+    size = 0
+    for number, event in enumerate(events):
+        if size > _BYTES_MAX:
+            return number
+        size += len(event.value)
+    return len(events)
+
+
+async def listed(read: Reading, limit: int, cursor: str | None) -> bytes:
+    """A page of the sessions that `read` gives for `limit` and `cursor`. Not many more are read than are shown."""
+    shown: list[bytes] = []
+    size, at_a_time = 0, _AT_FIRST
+    while True:
+        found, cursor = await read(limit=min(at_a_time, limit - len(shown)), cursor=cursor)
+        for session in found:
+            shown.append(session_json(session))
+            size += len(shown[-1])
+            if size > _BYTES_MAX:
+                is_last = session is found[-1]
+                return sessions_json(
+                    shown, cursor if is_last else cursor_after(place_in_list(session.record))
+                )
+        if cursor is None or len(shown) >= limit:
+            return sessions_json(shown, cursor)
+        # As many as there is room for, if they are as large as those before.
+        at_a_time = 1 + (_BYTES_MAX - size) * len(shown) // size if shown else _AT_FIRST

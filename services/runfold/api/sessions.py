@@ -1,0 +1,414 @@
+"""Sessions over HTTP: a conversation with its state, in requests that need no session of their own with a server.
+
+    POST   /v1/sessions                       create one
+    GET    /v1/sessions                       list them by app, user, label
+    GET    /v1/sessions/{session_id}          read one, with its events if asked
+    PATCH  /v1/sessions/{session_id}          labels, name, expiry
+    POST   /v1/sessions/{session_id}/end      nothing is appended any more
+    DELETE /v1/sessions/{session_id}          gone, with its events and runs
+    POST   /v1/sessions/{session_id}/events   one event, or a batch
+    GET    /v1/sessions/{session_id}/events   events by range, time and type
+    GET    /v1/apps/{app}/state               what all users of an app share
+    GET    /v1/apps/{app}/users/{user}/state  what all sessions of a user share
+
+They write to the log and read from MongoDB, so they are served where ingest and query are one process. A 2xx means durable,
+and every answer has all that was acknowledged before it was asked for.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal, NamedTuple
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import AwareDatetime, BaseModel
+
+from runfold.api.session_pages import fitting, listed
+from runfold.client.run import Position
+from runfold.client.session import EventsWanted, Logged, Session
+from runfold.client.sessions import Sessions
+from runfold.documents.sessions import (
+    CreateSession,
+    SessionDocument,
+    SessionEventPage,
+    SessionPage,
+    SessionWithEvents,
+    StateDocument,
+    UpdateSession,
+    event_json,
+    session_json,
+    state_json,
+    whole_json,
+    whole_lines,
+)
+from runfold.http.answers import answer
+from runfold.http.app import PROBLEM_JSON
+from runfold.http.bodies import JSON, NDJSON, Item, Place, media_type, parse_items, parse_json, read_body
+from runfold.http.idempotency import Replays, derived_id, fingerprint, key_of
+from runfold.ids import new_event_id
+from runfold.ingest.app import BATCH_BYTES_MAX, COMMAND_BYTES_MAX, IdempotencyKey
+from runfold.ingest.events import events_of, placed
+from runfold.ingest.requests import EVENTS_BODY, parsed
+from runfold.query.documents import Problem
+from runfold.query.parameters import Cursor, EndOffset, FirstOffset, Limit, SessionId, run_filter
+from runfold_schemas.codec import event_types
+from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RejectedError, SessionConflictError
+from runfold_schemas.events import LIFECYCLE, AnyEvent
+
+_LIMIT: Final = 100
+
+App = Annotated[str, Path(description="The app, percent-encoded: `/` is `%2F`.", examples=["shop"])]
+User = Annotated[str, Path(description="The user, percent-encoded.", examples=["u-1"])]
+AppWanted = Annotated[str | None, Query(description="Sessions of this app.")]
+UserWanted = Annotated[str | None, Query(description="Sessions of this user.")]
+LabelsWanted = Annotated[
+    list[str], Query(description="`key:value`, split at the first colon. Several must all be there.")
+]
+Include = Annotated[Literal["events"] | None, Query(description="`events`: with the session's events.")]
+Since = Annotated[
+    AwareDatetime | None, Query(description="Only events of this time or later, by their own timestamps.")
+]
+Newest = Annotated[int | None, Query(ge=0, le=2**31, description="Only the last so many of what is wanted.")]
+Types = Annotated[
+    list[str],
+    Query(description="Only events of this type. Several: of any of them.", examples=[["user_message"]]),
+]
+OnlyFirst = Annotated[int | None, Query(ge=0, description="Only the first so many of what is wanted.")]
+LimitOfEvents = Annotated[
+    int | None, Query(ge=1, le=1000, description=f"How many at the most; {_LIMIT} by default.")
+]
+Accept = Annotated[str, Header(description=f"`{NDJSON}`: the session on a line, then an event a line.")]
+
+
+def events_wanted(
+    *,
+    first_offset: FirstOffset = 0,
+    end_offset: EndOffset = None,
+    since: Since = None,
+    newest: Newest = None,
+    type: Types = [],  # noqa: A002, B006  # the parameter's name on the wire; FastAPI copies it
+) -> EventsWanted:
+    return EventsWanted(
+        types=event_types(type),
+        first_offset=first_offset,
+        end_offset=end_offset,
+        since=since,
+        newest=newest,
+    )
+
+
+Wanted = Annotated[EventsWanted, Depends(events_wanted)]
+
+
+def build_session_router(sessions: Callable[[], Sessions]) -> APIRouter:
+    """The routes. `sessions` gives what they speak to, or raises while there is no connection.
+
+    The application has to come from `runfold.http.app.new_app`, which makes problem documents of our errors.
+    """
+    router = APIRouter(prefix="/v1", tags=["sessions"])
+    state = _State(sessions, Replays())
+    for add in (_add_creation, _add_reads, _add_changes, _add_publishing, _add_events, _add_shared_state):
+        add(router, state)
+    return router
+
+
+class _State(NamedTuple):
+    """What the routes share."""
+
+    sessions: Callable[[], Sessions]
+    replays: Replays
+
+
+def _add_creation(router: APIRouter, state: _State) -> None:
+    @router.post(
+        "/sessions",
+        status_code=HTTPStatus.CREATED,
+        summary="Create a session",
+        response_model=SessionDocument,
+        responses=_problems(409, 422),
+        openapi_extra=_body(CreateSession),
+    )
+    async def create_session(request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+        """A new session, of a new id unless one is given; 409 where that is taken."""
+        media_type(request, allowed=(JSON,))
+        body, key = await read_body(request, bytes_max=BATCH_BYTES_MAX), key_of(idempotency_key)
+
+        async def handle() -> Response:
+            return await _create(state.sessions(), parsed(CreateSession, parse_json(body)), key=key)
+
+        return await state.replays.answer("sessions", key, fingerprint(body), handle)
+
+
+async def _create(sessions: Sessions, asked: CreateSession, *, key: str | None) -> Response:
+    repeatable = key is not None and asked.session_id is None
+    session_id = derived_id("session", asked.app, key or "") if repeatable else asked.session_id
+    status = HTTPStatus.CREATED
+    try:
+        session = await sessions.create(
+            app=asked.app,
+            user=asked.user,
+            session_id=session_id,
+            state=asked.state,
+            labels=asked.labels,
+            display_name=asked.display_name,
+            ttl=_ttl(asked.ttl_seconds),
+        )
+    except SessionConflictError as error:
+        if not repeatable:
+            raise
+        # Only this key makes this id, so the first copy of the request has.
+        session, status = await sessions.view(error.session_id), HTTPStatus.OK
+    location = f"/v1/sessions/{quote(session.session_id, safe='')}"
+    return Response(session_json(session), status, {"Location": location}, media_type=JSON)
+
+
+def _add_reads(router: APIRouter, state: _State) -> None:
+    @router.get("/sessions", summary="List sessions", response_model=SessionPage, responses=_problems(422))
+    async def list_sessions(
+        *,
+        app: AppWanted = None,
+        user: UserWanted = None,
+        label: LabelsWanted = [],  # noqa: B006  # FastAPI copies it
+        limit: Limit = 50,
+        cursor: Cursor = None,
+    ) -> Response:
+        """Sessions that match all filters, with their state, the newest first. An answer holds `limit` of them or 4 MB; go
+        on with `next_cursor`.
+        """
+        labels = run_filter(label=label).labels
+        read = partial(state.sessions().list, app=app, user=user, labels=labels)
+        return Response(await listed(read, limit, cursor), media_type=JSON)
+
+    @router.get(
+        "/sessions/{session_id}",
+        summary="Read a session",
+        response_model=SessionDocument | SessionWithEvents,
+        responses={**_problems(404, 422), 200: _LINES},
+    )
+    async def read_session(
+        *,
+        session_id: SessionId,
+        wanted: Wanted,
+        include: Include = None,
+        limit: OnlyFirst = None,
+        accept: Accept = "",
+    ) -> Response:
+        """A session with its state, and with its events if they are included, all as of one moment. The parameters of
+        events restrict which of them are.
+        """
+        wanted = replace(wanted, limit=limit)
+        if include is None and wanted != EventsWanted():
+            raise InvalidEventError("include: what restricts events needs include=events", field="include")
+        session = await state.sessions().view(session_id, wanted if include else None)
+        if NDJSON in accept:
+            return await _streamed(whole_lines(session), media_type=NDJSON)
+        if include is None:
+            return _session(session)
+        return await _streamed(whole_json(session), media_type=JSON)
+
+
+def _add_changes(router: APIRouter, state: _State) -> None:
+    @router.patch(
+        "/sessions/{session_id}",
+        summary="Change a session",
+        response_model=SessionDocument,
+        responses=_problems(404, 409, 422),
+        openapi_extra=_body(UpdateSession),
+    )
+    async def update_session(session_id: SessionId, request: Request) -> Response:
+        """Merge labels, set the name, or let the session expire so long from now."""
+        media_type(request, allowed=(JSON,))
+        asked = parsed(UpdateSession, parse_json(await read_body(request, bytes_max=COMMAND_BYTES_MAX)))
+        session = await state.sessions().update(
+            session_id,
+            labels=asked.labels,
+            display_name=asked.display_name,
+            ttl=_ttl(asked.ttl_seconds),
+        )
+        return _session(session)
+
+    @router.post(
+        "/sessions/{session_id}/end",
+        summary="End a session",
+        response_model=SessionDocument,
+        responses=_problems(404, 409, 422),
+    )
+    async def end_session(session_id: SessionId) -> Response:
+        """End a session: it can be read as before, and nothing is appended any more."""
+        return _session(await state.sessions().end(session_id))
+
+    @router.delete(
+        "/sessions/{session_id}",
+        status_code=HTTPStatus.NO_CONTENT,
+        summary="Delete a session",
+        responses=_problems(404, 422),
+    )
+    async def delete_session(session_id: SessionId) -> Response:
+        """Delete a session with its events and its runs. What it shares with others stays."""
+        await state.sessions().delete(session_id)
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _add_publishing(router: APIRouter, state: _State) -> None:
+    @router.post(
+        "/sessions/{session_id}/events",
+        status_code=HTTPStatus.CREATED,
+        summary="Append events",
+        responses=_problems(404, 409, 422),
+        openapi_extra=EVENTS_BODY,
+    )
+    async def append_events(
+        session_id: SessionId, request: Request, idempotency_key: IdempotencyKey = None
+    ) -> Response:
+        """Append one event, or a batch: all of it, or nothing. `state_delta` changes the state; `expected_offset` is for
+        an event that comes alone.
+        """
+        type_ = media_type(request, allowed=(JSON, NDJSON))
+        body, key = await read_body(request, bytes_max=BATCH_BYTES_MAX), key_of(idempotency_key)
+
+        async def handle() -> Response:
+            return await _append(state.sessions(), session_id, parse_items(body, type_), key=key)
+
+        return await state.replays.answer(f"events/{session_id}", key, fingerprint(body, type_), handle)
+
+
+async def _append(sessions: Sessions, session_id: str, items: list[Item], *, key: str | None) -> Response:
+    run_id = await sessions.run_id(session_id)
+
+    def event_id(index: int) -> str:
+        return new_event_id() if key is None else derived_id("session events", run_id, key, index)
+
+    for item in items:
+        if isinstance(named := item.fields.get("run_id"), str) and named != run_id:
+            raise RejectedError(named, offset=-1, reason="it is not the session's run, or not any more")
+    events = events_of(items, run_id=run_id, event_ids=event_id, now=datetime.now(UTC))
+    for event, item in zip(events, items, strict=True):
+        if event.type in LIFECYCLE:
+            told = f"type: {event.type} is not for a session, which is ended by POST /v1/sessions/{{id}}/end"
+            raise placed(InvalidEventError(told, field="type"), item.place)
+    try:
+        if len(events) == 1:
+            # Single events of many requests share a record batch; a batch has one of its own.
+            positions = [await sessions.append(session_id, events[0])]
+        else:
+            positions = await sessions.append_batch(session_id, events)
+    except EventTooLargeError:
+        raise  # the batch is, and no one of its events
+    except InvalidEventError as error:
+        raise placed(error, items[error.index or 0].place) from error
+    listed = [_position(*each) for each in zip(events, positions, strict=True)]
+    where = {"session_id": session_id, "run_id": run_id}
+    said = where | listed[0] if items[0].place == Place() else where | {"positions": listed}
+    return JSONResponse(said, HTTPStatus.CREATED)
+
+
+def _position(event: AnyEvent, position: Position) -> dict[str, Any]:
+    known = {"is_duplicate": True} if position.is_duplicate else {}
+    return {"offset": position.offset, "event_id": event.event_id, **known}
+
+
+def _add_events(router: APIRouter, state: _State) -> None:
+    @router.get(
+        "/sessions/{session_id}/events",
+        summary="Read a session's events",
+        response_model=SessionEventPage,
+        responses=_problems(404, 422),
+    )
+    async def read_events(*, session_id: SessionId, wanted: Wanted, limit: LimitOfEvents = None) -> Response:
+        """Events in the order of the log. An answer holds `limit` of them or 4 MB, or all of the `newest`; go on with
+        `first_offset` = `next_offset` until that has reached `end_offset`, or the one that you asked for.
+        """
+        if wanted.newest is not None:
+            if limit is not None:
+                raise InvalidEventError("limit: `newest` is one already", field="limit")
+            session = await state.sessions().view(session_id, wanted)
+            return _page(session, session.events, session.next_offset)
+        # One more than is shown says where to go on.
+        shown = limit or _LIMIT
+        session = await state.sessions().view(session_id, replace(wanted, limit=shown + 1))
+        shown = min(shown, fitting(session.events))
+        if shown < len(session.events):
+            return _page(session, session.events[:shown], session.events[shown].offset)
+        end = session.next_offset
+        reached = end if wanted.end_offset is None else min(wanted.end_offset, end)
+        return _page(session, session.events, max(wanted.first_offset, reached))
+
+
+def _page(session: Session, events: Sequence[Logged], next_offset: int) -> Response:
+    facts = {
+        "session_id": session.session_id,
+        "run_id": session.record.run_id,
+        "next_offset": next_offset,
+        "end_offset": session.next_offset,
+    }
+    head = json.dumps(facts).encode().removesuffix(b"}")
+    return Response(b'%b,"events":[%b]}' % (head, b",".join(map(event_json, events))), media_type=JSON)
+
+
+def _add_shared_state(router: APIRouter, state: _State) -> None:
+    shown: dict[str, Any] = {"response_model": StateDocument, "responses": _problems(422)}
+
+    @router.get("/apps/{app}/state", summary="Read an app's state", **shown)
+    async def read_app_state(app: App) -> Response:
+        """What all users of an app share. An app that nobody has used holds nothing."""
+        return Response(state_json(await state.sessions().app_state(app)), media_type=JSON)
+
+    @router.get("/apps/{app}/users/{user}/state", summary="Read a user's state", **shown)
+    async def read_user_state(app: App, user: User) -> Response:
+        """What all sessions of a user of an app share."""
+        return Response(state_json(await state.sessions().user_state(app, user)), media_type=JSON)
+
+    @router.get("/apps/{app}/users//state", include_in_schema=False)
+    async def read_state_of_no_user(app: App) -> Response:
+        """A session need not have a user; those that have none share one state as well."""
+        return Response(state_json(await state.sessions().user_state(app, "")), media_type=JSON)
+
+
+def _ttl(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _session(session: Session) -> Response:
+    return Response(session_json(session), media_type=JSON)
+
+
+async def _streamed(portions: Iterator[bytes], *, media_type: str) -> Response:
+    async def chunks() -> AsyncIterator[bytes]:
+        for portion in portions:
+            yield portion
+
+    response = await answer(chunks(), media_type=media_type)
+    response.headers["Vary"] = "Accept"
+    return response
+
+
+def _body(model: type[BaseModel]) -> dict[str, Any]:
+    content = {JSON: {"schema": model.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+_LINES: Final = {
+    "description": "The session. As lines, it comes first and each of its events after it.",
+    "content": {NDJSON: {"schema": {"type": "string"}}},
+}
+
+
+def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    meanings = {
+        404: "There is no such session.",
+        409: "The id is taken, the session has ended, or another event came before `expected_offset`.",
+        422: "Something in the request is wrong; `field` names it.",
+        503: "Kafka or MongoDB is away, or no projector is at work. Retry.",
+    }
+    return {
+        status: {
+            "description": meanings[status],
+            "content": {PROBLEM_JSON: {"schema": Problem.model_json_schema()}},
+        }
+        for status in sorted({*statuses, 503})
+    }

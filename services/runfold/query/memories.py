@@ -1,0 +1,108 @@
+"""Memories as MongoDB has them, and nothing older than what was acknowledged before they were asked for."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+from aiokafka import TopicPartition
+
+from runfold.client.memory import MemoriesWanted, Published, offset_of
+from runfold.log.shared import deciding
+from runfold.query.decided import DecidedReader
+from runfold.store.listing import Place, cursor_after
+from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
+from runfold_schemas.memories import bank_key, memory_key
+
+
+class StoredMemories:
+    """A `MemoryReader`."""
+
+    def __init__(self, decided: DecidedReader) -> None:
+        self._decided = decided
+        self._topics = decided.topics
+
+    async def bank(self, bank_id: str) -> BankRecord | None:
+        generation = await self._decided.of_keys(bank_key(bank_id))
+        return (await generation.banks.get([bank_id])).get(bank_id) if generation else None
+
+    async def banks(self, *, limit: int, cursor: str | None) -> tuple[list[BankRecord], str | None]:
+        generation = await self._decided.all_of(self._topics.banks)
+        return await generation.banks.list(limit=limit, cursor=cursor) if generation else ([], None)
+
+    async def outcomes(self, published: Sequence[Published]) -> list[Refused | MemoryRecord | None]:
+        ends: dict[TopicPartition, int] = {}
+        for one in published:
+            at = deciding(self._topics, one.key)
+            ends[at] = max(ends.get(at, 0), one.offset + 1)
+        generation = await self._decided.folded(ends)
+        if generation is None:
+            return []
+        refused, found = await asyncio.gather(
+            generation.decided.refusals((one.key, one.event_id) for one in published),
+            generation.memories.get([one.key for one in published], now=datetime.now(UTC)),
+        )
+        return [refused.get((one.key, one.event_id)) or found.get(one.key) for one in published]
+
+    async def head(self, bank_id: str, memory_id: str) -> Head | None:
+        key = memory_key(bank_id, memory_id)
+        generation = await self._decided.of_keys(key)
+        found = (await generation.decided.heads([key])).get(key) if generation else None
+        return found.head if found else None
+
+    async def find(self, bank_id: str, memory_id: str) -> MemoryRecord | None:
+        key = memory_key(bank_id, memory_id)
+        generation = await self._decided.of_keys(key)
+        return (await generation.memories.get([key], now=datetime.now(UTC))).get(key) if generation else None
+
+    async def revisions(
+        self,
+        bank_id: str,
+        memory_id: str,
+        *,
+        since: int,
+        labels: Mapping[str, str],
+        limit: int,
+        cursor: str | None,
+    ) -> tuple[list[Revision], str | None]:
+        key, before = memory_key(bank_id, memory_id), offset_of(cursor)
+        generation = await self._decided.of_keys(key)
+        if generation is None:
+            return [], None
+        found = await generation.revisions.list(
+            key, since=since, labels=labels, now=datetime.now(UTC), before=before, limit=limit + 1
+        )
+        return found[:limit], str(found[limit - 1].offset) if len(found) > limit else None
+
+    async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None:
+        key = memory_key(bank_id, memory_id)
+        generation = await self._decided.of_keys(key)
+        if generation is None:
+            return None
+        offset = (await generation.decided.first_offsets([(key, revision_id)])).get((key, revision_id))
+        return (
+            await generation.revisions.get(key, offset, now=datetime.now(UTC)) if offset is not None else None
+        )
+
+    async def list(
+        self, bank_id: str, wanted: MemoriesWanted, *, limit: int, cursor: str | None
+    ) -> tuple[list[MemoryRecord], str | None]:
+        generation = await self._decided.all_of(self._topics.memories)
+        if generation is None:
+            return [], None
+        listed = generation.memories.list(
+            bank_id,
+            scope=wanted.scope,
+            order=wanted.order,
+            ascending=wanted.ascending,
+            now=datetime.now(UTC),
+            cursor=cursor,
+        )
+        found: list[tuple[Place, MemoryRecord]] = []
+        async with aclosing(listed):
+            async for place, record in listed:
+                if wanted.matches is None or wanted.matches(record):
+                    found.append((place, record))
+                if len(found) > limit:
+                    return [one for _, one in found[:limit]], cursor_after(found[limit - 1][0])
+        return [one for _, one in found], None

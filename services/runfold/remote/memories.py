@@ -1,0 +1,331 @@
+"""Memories over HTTP: the verbs of `Memories`, and generation, for whoever speaks to Runfold's API and not to Kafka.
+
+    async with HttpMemories("http://127.0.0.1:8080") as memories:
+        await memories.create_bank("travel")
+        await memories.create("travel", Memory(fact="Prefers window seats", scope={"user": "ann"}))
+        near = await memories.nearest("travel", {"user": "ann"}, "Where does she like to sit?")
+
+Errors are those of `Memories`, with their facts. Nothing is sent a second time by itself. What is a function in Python cannot be
+asked over HTTP: `MemoriesWanted.matches` is refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from runfold.client.memories import Memories, check_fields
+from runfold.client.memory import MemoriesWanted, MemoryVerbs, Near, RevisionOptions
+from runfold.client.run import Position
+from runfold.documents.generation import GeneratedMemories, StreamPosition
+from runfold.documents.memories import (
+    BankDocument,
+    BankPage,
+    MemoryDocument,
+    MemoryPage,
+    Purged,
+    Retrieved,
+    RevisionDocument,
+    RevisionPage,
+)
+from runfold.generation.options import (
+    Contents,
+    DirectFacts,
+    Generated,
+    GenerationOptions,
+    Ingested,
+    Source,
+)
+from runfold.generation.triggers import TriggerRule
+from runfold.generation.verbs import GenerationVerbs
+from runfold.remote.api_client import HttpClient, pairs, quoted
+from runfold_projections.memory import BankRecord, MemoryRecord, Revision
+from runfold_schemas.errors import InvalidEventError
+from runfold_schemas.memories import BankConfig, Memory
+from runfold_schemas.topics import check_id
+
+_GENERATION_SECONDS: Final = 300.0
+"""For a request that waits for a language model, which may be asked twice."""
+
+
+class HttpMemories:
+    """It connects with the first call. Leave its `async with` block, or call `close`, when it is not needed any more.
+
+    Args:
+        url: where Runfold's API is, with the path that a gateway may put before it.
+        timeout_seconds: how long to wait for the server at any step of a call.
+        generation_timeout_seconds: the same, where a language model may be asked.
+        headers: sent with every request, for a gateway's authorization.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_seconds: float = 30.0,
+        generation_timeout_seconds: float = _GENERATION_SECONDS,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._client = HttpClient(url, timeout_seconds=timeout_seconds, headers=headers)
+        self._generation_seconds = generation_timeout_seconds
+        self.url = self._client.url
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections; a later call makes new ones."""
+        await self._client.close()
+
+    # Banks.
+
+    async def create_bank(self, bank_id: str | None = None, config: BankConfig | None = None) -> BankRecord:
+        """As `Memories.create_bank`."""
+        if bank_id is not None:
+            check_id(bank_id, name="bank_id")
+        asked = {"bank_id": bank_id, "config": config or BankConfig()}
+        return _bank(await self._client.call("POST", "banks", json=_json(asked)))
+
+    async def bank(self, bank_id: str) -> BankRecord:
+        """As `Memories.bank`."""
+        return _bank(await self._client.call("GET", _path(bank_id)))
+
+    async def banks(
+        self, *, limit: int = 50, cursor: str | None = None
+    ) -> tuple[Sequence[BankRecord], str | None]:
+        """As `Memories.banks`, up to 1,000 at a time."""
+        body = await self._client.call("GET", "banks", params=_paging(limit, cursor))
+        page = BankPage.model_validate_json(body)
+        return [document.record() for document in page.banks], page.next_cursor
+
+    async def update_bank(self, bank_id: str, changes: Mapping[str, Any]) -> BankRecord:
+        """As `Memories.update_bank`."""
+        check_fields(BankConfig, changes)
+        return _bank(await self._client.call("PATCH", _path(bank_id), json=_json(changes)))
+
+    async def delete_bank(self, bank_id: str, *, force: bool = False) -> None:
+        """As `Memories.delete_bank`."""
+        await self._client.call("DELETE", _path(bank_id), params={"force": force})
+
+    # Memories.
+
+    async def create(
+        self,
+        bank_id: str,
+        memory: Memory,
+        *,
+        memory_id: str | None = None,
+        revision: RevisionOptions | None = None,
+    ) -> MemoryRecord:
+        """As `Memories.create`."""
+        asked = {**dict(memory), "memory_id": memory_id, "revision": _revision(revision)}
+        return _memory(await self._client.call("POST", f"{_path(bank_id)}/memories", json=_json(asked)))
+
+    async def get(self, bank_id: str, memory_id: str) -> MemoryRecord:
+        """As `Memories.get`."""
+        return _memory(await self._client.call("GET", _path(bank_id, memory_id)))
+
+    async def list(
+        self,
+        bank_id: str,
+        wanted: MemoriesWanted | None = None,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[Sequence[MemoryRecord], str | None]:
+        """As `Memories.list`, up to 1,000 at a time. A key of a scope must be without a colon."""
+        wanted = _said(wanted)
+        parameters = {"order": wanted.order, "ascending": wanted.ascending, **_paging(limit, cursor)}
+        parameters["scope"] = pairs(wanted.scope or {}, field="scope")
+        body = await self._client.call("GET", f"{_path(bank_id)}/memories", params=parameters)
+        page = MemoryPage.model_validate_json(body)
+        return [document.record() for document in page.memories], page.next_cursor
+
+    async def update(
+        self,
+        bank_id: str,
+        memory_id: str,
+        changes: Mapping[str, Any],
+        *,
+        revision: RevisionOptions | None = None,
+    ) -> MemoryRecord:
+        """As `Memories.update`."""
+        check_fields(Memory, changes)
+        asked = {**changes, "revision": _revision(revision)}
+        return _memory(await self._client.call("PATCH", _path(bank_id, memory_id), json=_json(asked)))
+
+    async def delete(self, bank_id: str, memory_id: str, *, revision: RevisionOptions | None = None) -> None:
+        """As `Memories.delete`."""
+        await self._client.call("DELETE", _path(bank_id, memory_id), json=_json(_revision(revision)))
+
+    async def rollback(
+        self,
+        bank_id: str,
+        memory_id: str,
+        revision_id: str,
+        *,
+        revision: RevisionOptions | None = None,
+    ) -> MemoryRecord:
+        """As `Memories.rollback`."""
+        asked = {"revision_id": revision_id, "revision": _revision(revision)}
+        path = f"{_path(bank_id, memory_id)}/rollback"
+        return _memory(await self._client.call("POST", path, json=_json(asked)))
+
+    async def purge(self, bank_id: str, wanted: MemoriesWanted | None = None, *, force: bool = True) -> int:
+        """As `Memories.purge`."""
+        asked = {"scope": _said(wanted).scope, "force": force}
+        body = await self._client.call("POST", f"{_path(bank_id)}/memories/purge", json=_json(asked))
+        return Purged.model_validate_json(body).count
+
+    async def nearest(
+        self, bank_id: str, scope: Mapping[str, str], query: str, *, limit: int = 3
+    ) -> Sequence[Near]:
+        """As `Memories.nearest`, up to 100, and of a query that is not empty."""
+        asked = {"scope": dict(scope), "query": query, "limit": limit}
+        body = await self._client.call("POST", f"{_path(bank_id)}/memories/retrieve", json=_json(asked))
+        return [one.near() for one in Retrieved.model_validate_json(body).retrieved]
+
+    # Revisions.
+
+    async def revisions(
+        self,
+        bank_id: str,
+        memory_id: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[Sequence[Revision], str | None]:
+        """As `Memories.revisions`, up to 1,000 at a time. A label's key must be without a colon."""
+        parameters = {**_paging(limit, cursor), "label": pairs(labels or {}, field="label")}
+        body = await self._client.call("GET", f"{_path(bank_id, memory_id)}/revisions", params=parameters)
+        page = RevisionPage.model_validate_json(body)
+        return [document.revision() for document in page.revisions], page.next_cursor
+
+    async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision:
+        """As `Memories.revision`."""
+        path = f"{_path(bank_id, memory_id)}/revisions/{quoted(revision_id)}"
+        return RevisionDocument.model_validate_json(await self._client.call("GET", path)).revision()
+
+    # Generation.
+
+    async def generate(
+        self,
+        bank_id: str,
+        scope: Mapping[str, str] | None,
+        source: Source,
+        options: GenerationOptions | None = None,
+    ) -> Sequence[Generated]:
+        """As `Generator.generate`."""
+        asked = {"scope": scope or None, **_source(source), **_options(options)}
+        path = f"{_path(bank_id)}/memories/generate"
+        body = await self._client.call("POST", path, json=_json(asked), timeout=self._generation_seconds)
+        return [one.outcome() for one in GeneratedMemories.model_validate_json(body).generated]
+
+    async def ingest(
+        self,
+        bank_id: str,
+        scope: Mapping[str, str],
+        stream_id: str,
+        contents: Sequence[Ingested],
+        *,
+        rule: TriggerRule | None = None,
+        options: GenerationOptions | None = None,
+        force_flush: bool = False,
+    ) -> Position | None:
+        """As `IngestStreams.ingest`."""
+        asked = {
+            "stream_id": stream_id,
+            "scope": dict(scope),
+            "contents": contents,
+            "rule": rule,
+            "flush": force_flush,
+            **_options(options),
+        }
+        path = f"{_path(bank_id)}/memories/ingest"
+        body = await self._client.call("POST", path, json=_json(asked), timeout=self._generation_seconds)
+        said = StreamPosition.model_validate_json(body)
+        return Position(said.run_id, said.offset) if said.offset is not None else None
+
+
+def _path(bank_id: str, memory_id: str | None = None) -> str:
+    bank = f"banks/{quoted(check_id(bank_id, name='bank_id'))}"
+    return bank if memory_id is None else f"{bank}/memories/{quoted(memory_id)}"
+
+
+def _paging(limit: int, cursor: str | None) -> dict[str, Any]:
+    return {"limit": limit, **({"cursor": cursor} if cursor is not None else {})}
+
+
+def _said(wanted: MemoriesWanted | None) -> MemoriesWanted:
+    """What is wanted, as far as HTTP has words for it. Raises `InvalidEventError`."""
+    wanted = wanted or MemoriesWanted()
+    if wanted.matches is not None:
+        raise InvalidEventError("matches: a filter in Python cannot be asked over HTTP", field="matches")
+    if wanted.scope is not None and not wanted.scope:
+        raise InvalidEventError("scope: it has no pairs, and no memory has such a one", field="scope")
+    return wanted
+
+
+def _revision(options: RevisionOptions | None) -> dict[str, Any]:
+    if options is None:
+        return {}
+    if options.extracted:
+        raise InvalidEventError("extracted: only a generation says it", field="extracted")
+    return {"disabled": options.disabled, "labels": dict(options.labels), "expires_at": options.expires_at}
+
+
+def _source(source: Source) -> dict[str, Any]:
+    match source:
+        case DirectFacts():
+            return {"facts": [{"fact": one.text, "topics": one.topics} for one in source.facts]}
+        case Contents():
+            return {"contents": source.contents}
+        case _:
+            return {"session": source}
+
+
+def _options(options: GenerationOptions | None) -> dict[str, Any]:
+    """In the words of our API: all of it, so that defaults count too where a stream knows others."""
+    if options is None:
+        return {}
+    expiry = (
+        {"expires_at": options.revision_expires_at}
+        if options.revision_expires_at is not None
+        else {"ttl_seconds": options.revision_ttl_seconds}
+    )
+    return {
+        "allowed_topics": options.allowed_topics,
+        "disable_consolidation": options.disable_consolidation,
+        "metadata": options.metadata,
+        "metadata_merge": options.metadata_merge.lower(),
+        "revision": {"disabled": options.disable_revisions, "labels": options.revision_labels, **expiry},
+    }
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return to_json(value)
+    except PydanticSerializationError as error:
+        raise InvalidEventError(f"this is not JSON: {error}") from error
+
+
+def _bank(body: bytes) -> BankRecord:
+    return BankDocument.model_validate_json(body).record()
+
+
+def _memory(body: bytes) -> MemoryRecord:
+    return MemoryDocument.model_validate_json(body).record()
+
+
+if TYPE_CHECKING:
+
+    def _either(direct: Memories, over_http: HttpMemories) -> tuple[MemoryVerbs, MemoryVerbs]:
+        """Both can do the same: what mypy checks here."""
+        return direct, over_http
+
+    def _generates(over_http: HttpMemories) -> GenerationVerbs:
+        return over_http

@@ -1,0 +1,60 @@
+"""Comparing memories, their revisions and banks in MongoDB with the log: every difference, by its key."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from runfold.client.memory_log import LoggedMemories, fold_banks, fold_memories
+from runfold.log.settings import LogSettings
+from runfold.log.shared import partitions_of
+from runfold.store.generation import Generation
+from runfold.verify.runs import WAIT_SECONDS
+from runfold.verify.shared import SharedDifference, differences, lag
+from runfold_projections.memory import MemoryRecord, Revision
+from runfold_schemas.topics import Topics
+
+_LOOK_SECONDS = 0.1
+
+
+async def verify_memories(
+    log: LogSettings, stores: Generation, *, wait_seconds: float = WAIT_SECONDS
+) -> tuple[int, list[SharedDifference]]:
+    """How many memories there are, and what is different. What has expired is taken for absent on both sides.
+
+    Projectors may work meanwhile: what is different is looked at again, for `wait_seconds` at the most.
+    """
+    topics = Topics(log.prefix)
+    deadline = asyncio.get_running_loop().time() + wait_seconds
+    while True:
+        memories = await fold_memories(log, partitions_of(topics.memories))
+        banks = await fold_banks(log, partitions_of(topics.banks))
+        # One moment for both sides, or what expires in between would be a difference.
+        now = datetime.now(UTC)
+        stored = await stores.memories.all(now=now)
+        found = [
+            *differences("memory", _standing(memories, now), stored),
+            *differences("head", memories.heads, await stores.decided.all_heads()),
+            *differences(
+                "revision",
+                _by_name(memories.revisions, now),
+                _by_name(await stores.revisions.all(now=now), now),
+            ),
+            *differences("bank", banks, await stores.banks.all()),
+            *[one async for one in lag(log, stores, topics.memories)],
+            *[one async for one in lag(log, stores, topics.banks)],
+        ]
+        if not found or asyncio.get_running_loop().time() > deadline:
+            return len(stored), found
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _standing(memories: LoggedMemories, now: datetime) -> dict[str, MemoryRecord]:
+    return {
+        key: record
+        for key, record in memories.records.items()
+        if record.memory.expires_at is None or record.memory.expires_at > now
+    }
+
+
+def _by_name(revisions: Mapping[tuple[str, str], Revision], now: datetime) -> dict[str, Revision]:
+    return {" ".join(name): revision for name, revision in revisions.items() if revision.expires_at > now}
