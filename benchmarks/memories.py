@@ -21,8 +21,8 @@ from runfold.query.reading import Reading
 from runfold.query.similarity import StoredSimilarity
 from runfold.settings import Settings
 from runfold.store.database import connect
-from runfold.store.generation import Generation
-from runfold.store.generations import Generations
+from runfold.store.edition import Edition
+from runfold.store.editions import Editions
 from runfold_schemas.codec import encode, headers, new_event
 from runfold_schemas.memories import Memory, MemoryChange, MemoryCreated, MemoryUpdated, memory_key
 from runfold_schemas.topics import Topics
@@ -150,7 +150,7 @@ async def _rebuilding(runfold: Runfold, settings: Settings) -> Figures:
         ]
     await _publish(runfold, changes)
     async with connect(settings.mongo, settings.database) as database:
-        await Generations(database).drop_all()
+        await Editions(database).drop_all()
         async with serving(settings, "projector"):
             count, seconds = await _rebuilt(settings, database)
     return [
@@ -164,7 +164,7 @@ async def _rebuilding(runfold: Runfold, settings: Settings) -> Figures:
 
 async def _rebuilt(settings: Settings, database: Any) -> tuple[int, float]:
     """How many revisions there are in the end, and the time from the first that were there."""
-    stores = Generation.of(database, await Generations(database).current_or_first())
+    stores = Edition.of(database, await Editions(database).current_or_first())
     collection = database[f"revisions.{stores.name}"]
     ends = await _ends(settings)
     first = 0
@@ -195,13 +195,13 @@ async def _publish(runfold: Runfold, changes: Sequence[MemoryChange]) -> None:
 
 async def _folded(settings: Settings) -> None:
     async with connect(settings.mongo, settings.database) as database:
-        stores = Generation.of(database, await Generations(database).current_or_first())
+        stores = Edition.of(database, await Editions(database).current_or_first())
         ends = await _ends(settings)
         while not await _has(stores, ends):
             await asyncio.sleep(0.05)
 
 
-async def _has(stores: Generation, ends: dict[Any, int]) -> bool:
+async def _has(stores: Edition, ends: dict[Any, int]) -> bool:
     reached = await stores.decided.positions()
     return all(reached.get(at, 0) >= end for at, end in ends.items())
 

@@ -19,7 +19,7 @@ from runfold import AssistantMessage, Run, Runfold, Thinking, ToolCall, ToolResu
 from runfold.local import Service, free_port, ready_url
 from runfold.settings import Settings
 from runfold.store.database import connect
-from runfold.store.generations import Generations
+from runfold.store.editions import Editions
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunState, RunStore
 from runfold_projections.run import RunRecord
@@ -119,7 +119,7 @@ async def listing(settings: Settings) -> Figures:
         for agent in ["rare" if number % 100 == 0 else "busy"]
     ]
     async with connect(own.mongo, own.database) as database:
-        runs = RunStore(database, await Generations(database).current_or_first())
+        runs = RunStore(database, await Editions(database).current_or_first())
         await runs.create_indexes()
         await runs.add(states)
     figures: Figures = []
@@ -219,7 +219,7 @@ async def projected(query: Process, run: Run, events: int) -> None:
 
 async def stored_pages(settings: Settings, run: Run) -> int:
     async with connect(settings.mongo, settings.database) as database:
-        pages = PageStore(database, await Generations(database).current_or_first())
+        pages = PageStore(database, await Editions(database).current_or_first())
         return len(await pages.all(run.life.log_id))
 
 

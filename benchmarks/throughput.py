@@ -21,7 +21,7 @@ from runfold.log.tail import Tail
 from runfold.projector.worker import connect_worker
 from runfold.settings import Settings
 from runfold.store.database import connect
-from runfold.store.generations import Generations, new_generation
+from runfold.store.editions import Editions, new_edition
 from runfold.store.pages import EVENTS_MAX, Page, PageStore, pack
 from runfold_schemas.codec import Record, encode
 from runfold_schemas.events import AssistantMessage
@@ -84,9 +84,9 @@ async def _publish(run: Run, count: int) -> None:
 
 async def raw(settings: Settings, log_ids: Mapping[str, str]) -> float:
     """Consumes and inserts pages of the same bytes, nothing decoded; inserts overlap with fetches as in the worker."""
-    generation = new_generation()
+    edition = new_edition()
     async with connect(settings.mongo, settings.database) as database, Tail.connect(settings.log()) as tail:
-        pages = PageStore(database, generation)
+        pages = PageStore(database, edition)
         await pages.create_indexes()
         for topic in log_ids:
             tail.follow(TopicPartition(topic, 0), 0)
@@ -105,7 +105,7 @@ async def raw(settings: Settings, log_ids: Mapping[str, str]) -> float:
             if fetched == EVENTS:
                 break
         await inserting
-        await Generations(database).drop(generation)
+        await Editions(database).drop(edition)
     (began, first), *_, (ended, _) = stored
     return (EVENTS - first) / (ended - began)
 
@@ -141,10 +141,10 @@ async def _insert(
 
 
 async def worker(settings: Settings) -> float:
-    """A worker on a generation of its own, with everything that it does in a service."""
-    generation = new_generation()
+    """A worker on an edition of its own, with everything that it does in a service."""
+    edition = new_edition()
     async with connect(settings.mongo, settings.database) as database:
-        async with connect_worker(settings, database, generation) as one:
+        async with connect_worker(settings, database, edition) as one:
             working = asyncio.create_task(one.work())
             while not (before := one.events):
                 await asyncio.sleep(0.001)
@@ -154,5 +154,5 @@ async def worker(settings: Settings) -> float:
             took = time.perf_counter() - began
             working.cancel()
             await asyncio.wait([working])
-        await Generations(database).drop(generation)
+        await Editions(database).drop(edition)
     return (EVENTS - before) / took

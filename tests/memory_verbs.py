@@ -20,7 +20,7 @@ from runfold.query.reading import Reading
 from runfold.remote.memories import HttpMemories
 from runfold.settings import Settings
 from runfold.store.database import connect
-from runfold.store.generations import Generations
+from runfold.store.editions import Editions
 from runfold.verify.memories import verify_memories
 from runfold_projections.memory import Head, Revision
 from runfold_schemas.topics import Topics
@@ -38,7 +38,7 @@ async def check_memories_rebuild(settings: Settings) -> None:
         before = await everything_remembered(settings, memories, lasting_until)
         assert before["banks"]
         async with connect(settings.mongo, settings.database) as database:
-            await Generations(database).drop_all()
+            await Editions(database).drop_all()
         async with projected(settings) as stored:
             assert await patiently(lambda: everything_remembered(settings, memories, lasting_until)) == before
             assert (await verify_memories(settings.log(), stored.stores, wait_seconds=20))[1] == []

@@ -14,8 +14,8 @@ from runfold.local import Service, free_port, ready_url
 from runfold.projector.worker import Worker, connect_worker
 from runfold.settings import Settings
 from runfold.store.database import connect
-from runfold.store.generation import Generation
-from runfold.store.generations import Generations
+from runfold.store.edition import Edition
+from runfold.store.editions import Editions
 from runfold.verify.runs import WAIT_SECONDS, Difference, verify
 
 
@@ -52,13 +52,11 @@ def environment(settings: Settings) -> dict[str, str]:
 class Projections:
     """What the projectors have stored, read as it is."""
 
-    def __init__(
-        self, settings: Settings, generations: Generations, generation: str, database: object
-    ) -> None:
+    def __init__(self, settings: Settings, editions: Editions, edition: str, database: object) -> None:
         self.settings = settings
-        self.generations = generations
-        self.generation = generation
-        self.stores = Generation.of(database, generation)
+        self.editions = editions
+        self.edition = edition
+        self.stores = Edition.of(database, edition)
         self.pages, self.runs = self.stores.pages, self.stores.runs
 
     async def end(self, log_id: str) -> int:
@@ -71,18 +69,18 @@ class Projections:
 
 @asynccontextmanager
 async def projections(settings: Settings) -> AsyncIterator[Projections]:
-    """The current generation; the first one begins here where there is none."""
+    """The current edition; the first one begins here where there is none."""
     async with connect(settings.mongo, settings.database) as database:
-        generations = Generations(database)
-        yield Projections(settings, generations, await generations.current_or_first(), database)
+        editions = Editions(database)
+        yield Projections(settings, editions, await editions.current_or_first(), database)
 
 
 @asynccontextmanager
-async def working(settings: Settings, generation: str) -> AsyncIterator[Worker]:
+async def working(settings: Settings, edition: str) -> AsyncIterator[Worker]:
     """A worker in this process, at work when it owns a part of the catalog."""
     async with (
         connect(settings.mongo, settings.database) as database,
-        connect_worker(settings, database, generation) as worker,
+        connect_worker(settings, database, edition) as worker,
     ):
         task = asyncio.create_task(worker.work())
         try:

@@ -20,8 +20,8 @@ from runfold.query.app import build_app, router
 from runfold.query.reading import Reading
 from runfold.settings import Settings
 from runfold.store.database import connect
-from runfold.store.generation import Generation
-from runfold.store.generations import Generations
+from runfold.store.edition import Edition
+from runfold.store.editions import Editions
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunStore
 from runfold_schemas.data import Data
@@ -34,8 +34,8 @@ class Projected:
     """A worker at work, and what it writes."""
 
     runfold: Runfold
-    stores: Generation
-    generations: Generations
+    stores: Edition
+    editions: Editions
     database: Any
 
     @property
@@ -77,18 +77,18 @@ class Projected:
 @asynccontextmanager
 async def projected(settings: Settings) -> AsyncIterator[Projected]:
     async with connect(settings.mongo, settings.database) as database:
-        generations = Generations(database)
-        generation = await generations.current_or_first()
+        editions = Editions(database)
+        edition = await editions.current_or_first()
         async with (
-            connect_worker(settings, database, generation) as worker,
+            connect_worker(settings, database, edition) as worker,
             Runfold(settings.kafka, prefix=settings.prefix) as runfold,
         ):
             working = asyncio.create_task(worker.work())
             try:
                 yield Projected(
                     runfold,
-                    Generation.of(database, generation),
-                    generations,
+                    Edition.of(database, edition),
+                    editions,
                     database,
                 )
             finally:

@@ -14,8 +14,8 @@ from runfold.log.ends import LogEnds
 from runfold.log.shared import shared_partitions
 from runfold.settings import Settings
 from runfold.store.database import Database, connect
-from runfold.store.generation import Generation
-from runfold.store.generations import Generations
+from runfold.store.edition import Edition
+from runfold.store.editions import Editions
 from runfold.store.state import own_scope
 from runfold.verify.runs import verify
 from runfold.verify.sessions import verify_sessions
@@ -23,23 +23,23 @@ from runfold_schemas.topics import Topics
 
 
 class Stored:
-    """What the projectors have stored in the generation that is read."""
+    """What the projectors have stored in the edition that is read."""
 
-    def __init__(self, settings: Settings, database: Database, generation: str) -> None:
+    def __init__(self, settings: Settings, database: Database, edition: str) -> None:
         self._log = settings.log()
         self._database = database
-        self.generation = generation
-        self.stores = Generation.of(database, generation)
+        self.edition = edition
+        self.stores = Edition.of(database, edition)
         self.pages, self.runs = self.stores.pages, self.stores.runs
         self.sessions, self.values = self.stores.sessions, self.stores.values
 
     async def seen(self) -> int:
-        return int(await self._database[f"seen.{self.generation}"].count_documents({}))
+        return int(await self._database[f"seen.{self.edition}"].count_documents({}))
 
     async def has_only(self, run_ids: Collection[str]) -> bool:
         """Whether there are no pages and no values of other sessions' runs than these."""
         log_ids = [UUID(run_id).hex for run_id in run_ids]  # a session's own run is named after its log
-        pages = self._database[f"pages.{self.generation}"]
+        pages = self._database[f"pages.{self.edition}"]
         scopes = {own_scope(log_id) for log_id in log_ids}
         return not await pages.count_documents({"log_id": {"$nin": log_ids}}) and not any(
             one.scope.startswith(own_scope("")) and one.scope not in scopes for one in await self.values.all()
@@ -55,7 +55,7 @@ class Stored:
 @asynccontextmanager
 async def stored(settings: Settings) -> AsyncIterator[Stored]:
     async with connect(settings.mongo, settings.database) as database:
-        yield Stored(settings, database, await Generations(database).current_or_first())
+        yield Stored(settings, database, await Editions(database).current_or_first())
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from runfold.query.reading import Reading
 from runfold.remote.sessions import HttpSessions
 from runfold.settings import Settings
 from runfold.store.database import connect
-from runfold.store.generations import Generations
+from runfold.store.editions import Editions
 from runfold.verify.runs import verify
 from runfold.verify.sessions import verify_sessions
 from runfold_schemas.errors import RunfoldError
@@ -45,7 +45,7 @@ class Projector:
         """Drops all that is in MongoDB, and begins again from the logs."""
         await self.stop()
         async with connect(self._settings.mongo, self._settings.database) as database:
-            await Generations(database).drop_all()
+            await Editions(database).drop_all()
         await self.start()
 
     async def differences(self) -> list[Any]:
@@ -66,7 +66,7 @@ async def check_rebuild(settings: Settings) -> None:
         before = await everything(sessions)
         assert before
         async with connect(settings.mongo, settings.database) as database:
-            await Generations(database).drop_all()
+            await Editions(database).drop_all()
         async with projected(settings) as stored:
             assert await patiently(lambda: everything(sessions)) == before
             assert await differences(settings, stored) == []

@@ -91,7 +91,7 @@ class Settings(BaseSettings):
     wait_timeout_seconds: Seconds = Field(5.0, description="how long a read waits for its min_offset")
     retire_seconds: Seconds = Field(
         20.0,
-        description="how long the old generation stays after a rebuild was switched to; where it is read meanwhile, 10 at the least",
+        description="how long the old edition stays after a rebuild was switched to; where it is read meanwhile, 10 at the least",
     )
     embedding_url: str | None = Field(
         None,

@@ -21,13 +21,13 @@ def driver(request) -> Any:
 
 @pytest.fixture(scope="module")
 async def store(driver: Any, mongo: str) -> AsyncIterator[Database]:
-    """A database of this driver's, dropped afterwards; its tests keep apart by generation."""
+    """A database of this driver's, dropped afterwards; its tests keep apart by edition."""
     async with connect(mongo, f"t{uuid4().hex[:8]}", client=driver) as opened:
         yield opened
         await opened.client.drop_database(opened.name)
 
 
 @pytest.fixture
-def generation() -> str:
-    """A generation that no other test has."""
+def edition() -> str:
+    """An edition that no other test has."""
     return uuid4().hex

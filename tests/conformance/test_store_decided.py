@@ -17,8 +17,8 @@ MEMORIES = TopicPartition("t.memories", 3)
 
 
 @pytest.fixture
-def decided(store, generation) -> DecidedStore:
-    return DecidedStore(store, generation)
+def decided(store, edition) -> DecidedStore:
+    return DecidedStore(store, edition)
 
 
 async def test_nothing_is_known_of_nothing(decided):

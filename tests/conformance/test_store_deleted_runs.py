@@ -14,8 +14,8 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def runs(store, generation) -> RunStore:
-    return RunStore(store, generation)
+def runs(store, edition) -> RunStore:
+    return RunStore(store, edition)
 
 
 def state(run_id: str = "run-1", *, log_id: str = "life-1", **record) -> RunState:

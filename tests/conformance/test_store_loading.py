@@ -16,8 +16,8 @@ LOGGED = records(*[AssistantMessage(message="a")] * 60)
 
 
 @pytest.fixture
-async def pages(store, generation) -> PageStore:
-    pages = PageStore(store, generation)
+async def pages(store, edition) -> PageStore:
+    pages = PageStore(store, edition)
     await pages.create_indexes()
     await pages.insert(pages_of(LOG, admit(LOGGED), first_offset=0, next_offset=60))
     return pages

@@ -19,15 +19,15 @@ SCOPE = {"user": "ann", "app": "shop"}
 
 
 @pytest.fixture
-async def memories(store, generation) -> MemoryStore:
-    opened = MemoryStore(store, generation)
+async def memories(store, edition) -> MemoryStore:
+    opened = MemoryStore(store, edition)
     await opened.create_indexes()
     return opened
 
 
 @pytest.fixture
-async def banks(store, generation) -> BankStore:
-    opened = BankStore(store, generation)
+async def banks(store, edition) -> BankStore:
+    opened = BankStore(store, edition)
     await opened.create_indexes()
     return opened
 

@@ -16,8 +16,8 @@ LOG = "0" * 31 + "1"
 
 
 @pytest.fixture
-async def pages(store, generation) -> PageStore:
-    pages = PageStore(store, generation)
+async def pages(store, edition) -> PageStore:
+    pages = PageStore(store, edition)
     await pages.create_indexes()
     return pages
 
@@ -46,8 +46,8 @@ async def covered(pages: PageStore, first_offset: int = 0) -> list[int]:
 class Interrupted(PageStore):
     """A store to which something happens while it reads, after so many pages."""
 
-    def __init__(self, store, generation: str, *, after: int, happens: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(store, generation)
+    def __init__(self, store, edition: str, *, after: int, happens: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(store, edition)
         self._after = after
         self._happens = happens
 
@@ -173,14 +173,14 @@ async def test_merging_leaves_other_logs_alone(pages):
     assert [len(await pages.all(log_id)) for log_id in others] == [1, 1, 1]
 
 
-async def test_a_merge_never_replaces_a_page_that_reaches_further(store, generation, pages):
+async def test_a_merge_never_replaces_a_page_that_reaches_further(store, edition, pages):
     await insert(pages, texts(20))
 
     async def other_worker():
         await insert(pages, texts(10, first_offset=20))
         await pages.merge(LOG, first_offset=0)
 
-    slow = Interrupted(store, generation, after=20, happens=other_worker)
+    slow = Interrupted(store, edition, after=20, happens=other_worker)
     await slow.merge(LOG, first_offset=0)
 
     (page,) = await pages.all(LOG)
@@ -188,7 +188,7 @@ async def test_a_merge_never_replaces_a_page_that_reaches_further(store, generat
     assert await covered(pages) == list(range(30))
 
 
-async def test_two_workers_that_merge_the_same_log_store_no_record_twice(store, generation, pages):
+async def test_two_workers_that_merge_the_same_log_store_no_record_twice(store, edition, pages):
     # More pages than the driver fetches at once, so that the slow worker meets what the other has merged.
     await insert(pages, texts(150))
 
@@ -196,7 +196,7 @@ async def test_two_workers_that_merge_the_same_log_store_no_record_twice(store, 
         await pages.merge(LOG, first_offset=0)
         await insert(pages, texts(10, first_offset=150))
 
-    slow = Interrupted(store, generation, after=3, happens=other_worker)
+    slow = Interrupted(store, edition, after=3, happens=other_worker)
     await slow.merge(LOG, first_offset=0)
     await pages.merge(LOG, first_offset=0)
 
@@ -205,14 +205,14 @@ async def test_two_workers_that_merge_the_same_log_store_no_record_twice(store, 
     assert (page.count, len(set(page.event_ids())), len(page.event_ids())) == (160, 160, 160)
 
 
-async def test_a_reader_in_the_middle_of_a_merge_sees_every_record_once(store, generation, pages):
+async def test_a_reader_in_the_middle_of_a_merge_sees_every_record_once(store, edition, pages):
     await insert(pages, texts(150))
 
     async def merge() -> None:
         await pages.merge(LOG, first_offset=0)
 
     for after in (1, 50, 101, 102, 149):
-        reader = Interrupted(store, generation, after=after, happens=merge)
+        reader = Interrupted(store, edition, after=after, happens=merge)
         assert await covered(reader) == list(range(150))
 
 

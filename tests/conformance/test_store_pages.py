@@ -22,8 +22,8 @@ LOG, OTHER = "0" * 31 + "1", "0" * 31 + "2"
 
 
 @pytest.fixture
-def pages(store, generation) -> PageStore:
-    return PageStore(store, generation)
+def pages(store, edition) -> PageStore:
+    return PageStore(store, edition)
 
 
 def texts(count: int, *, first_offset: int = 0, size: int = 1) -> list[Admitted]:
@@ -149,9 +149,9 @@ async def test_who_comes_second_learns_which_logs_were_there(pages):
     assert await all_of(pages, log_id=OTHER) == mine[1:]
 
 
-async def test_a_write_that_no_majority_holds_is_not_taken_for_done(store, generation):
+async def test_a_write_that_no_majority_holds_is_not_taken_for_done(store, edition):
     # This set has one node, so the page is written but never acknowledged by two.
-    pages = PageStore(store.with_options(write_concern=WriteConcern(w=2, wtimeout=1)), generation)
+    pages = PageStore(store.with_options(write_concern=WriteConcern(w=2, wtimeout=1)), edition)
 
     with pytest.raises(UnavailableError):
         await pages.insert(paged(texts(1)))

@@ -15,8 +15,8 @@ TIMES = 40
 """Without the rule, one in four or more goes wrong."""
 
 
-async def test_of_two_values_that_are_set_at_once_the_later_one_stands(store, generation):
-    values = StateStore(store, generation)
+async def test_of_two_values_that_are_set_at_once_the_later_one_stands(store, edition):
+    values = StateStore(store, edition)
     keys = [f"app:{number}" for number in range(TIMES)]
 
     for key in keys:
@@ -28,8 +28,8 @@ async def test_of_two_values_that_are_set_at_once_the_later_one_stands(store, ge
     assert held == dict.fromkeys(keys, Value(8, offset=8))
 
 
-async def test_of_two_that_save_a_session_at_once_the_further_one_stands(store, generation):
-    sessions = SessionStore(store, generation)
+async def test_of_two_that_save_a_session_at_once_the_further_one_stands(store, edition):
+    sessions = SessionStore(store, edition)
     ids = [f"s-{number}" for number in range(TIMES)]
 
     for session_id in ids:
@@ -40,8 +40,8 @@ async def test_of_two_that_save_a_session_at_once_the_further_one_stands(store, 
     assert {one.user for one in (await sessions.get(ids)).values()} == {"8"}
 
 
-async def test_a_run_that_is_deleted_while_it_is_added_is_deleted(store, generation):
-    runs = RunStore(store, generation)
+async def test_a_run_that_is_deleted_while_it_is_added_is_deleted(store, edition):
+    runs = RunStore(store, edition)
     states = [
         RunState(log_id=f"l-{number}", partition=0, active=True, record=RunRecord(run_id=f"r-{number}"))
         for number in range(TIMES)

@@ -20,8 +20,8 @@ UNTIL = DELETED + RESTORABLE
 
 
 @pytest.fixture
-async def revisions(store, generation) -> RevisionStore:
-    opened = RevisionStore(store, generation)
+async def revisions(store, edition) -> RevisionStore:
+    opened = RevisionStore(store, edition)
     await opened.create_indexes()
     return opened
 
@@ -122,7 +122,7 @@ async def test_rolling_back_lets_them_live_as_long_as_before(revisions):
 
 
 async def test_what_a_deletion_has_ended_is_there_for_a_rollback_that_is_folded_late(
-    store, generation, revisions
+    store, edition, revisions
 ):
     """As in a rebuild long afterwards, where MongoDB could remove it before the rollback is read."""
     now = datetime.now(UTC)
@@ -131,7 +131,7 @@ async def test_what_a_deletion_has_ended_is_there_for_a_rollback_that_is_folded_
     await revisions.end([(KEY, Ending(deleted_at, 2, undone=False))])
 
     assert await listed(revisions, now=now) == []
-    [stored] = await store[f"revisions.{generation}"].find().to_list(None)
+    [stored] = await store[f"revisions.{edition}"].find().to_list(None)
     assert stored["expires"] > now + timedelta(days=6)
     await revisions.end([(KEY, Ending(deleted_at, 3, undone=True))])
 

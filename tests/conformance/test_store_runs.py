@@ -17,9 +17,9 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 @pytest.fixture
-def runs(store, generation) -> RunStore:
+def runs(store, edition) -> RunStore:
     """Without the indexes, which change nothing but the time that a list takes."""
-    return RunStore(store, generation)
+    return RunStore(store, edition)
 
 
 def state(
@@ -170,7 +170,7 @@ async def test_progress_tells_every_run_with_its_position(runs):
     assert sorted([one async for one in runs.progress()]) == [("a", 3), ("b", 0)]
 
 
-async def test_generations_do_not_share_runs(runs, store):
+async def test_editions_do_not_share_runs(runs, store):
     await runs.add([state()])
 
     assert await RunStore(store, "other").get("run-1") is None
@@ -335,9 +335,7 @@ WANTED = {
 
 
 @pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
-async def test_a_list_reads_about_as_many_runs_as_it_gives_wherever_it_begins(
-    runs, store, generation, wanted
-):
+async def test_a_list_reads_about_as_many_runs_as_it_gives_wherever_it_begins(runs, store, edition, wanted):
     await runs.create_indexes()
     await runs.add(
         [
@@ -359,7 +357,7 @@ async def test_a_list_reads_about_as_many_runs_as_it_gives_wherever_it_begins(
     finally:
         await store.command("profile", 0)
 
-    found = store["system.profile"].find({"ns": f"{store.name}.runs.{generation}", "op": "query"})
+    found = store["system.profile"].find({"ns": f"{store.name}.runs.{edition}", "op": "query"})
     profiles = [one async for one in found]
     assert len(profiles) == -(-matching // 5)
     for profile in profiles:
@@ -369,12 +367,12 @@ async def test_a_list_reads_about_as_many_runs_as_it_gives_wherever_it_begins(
         assert profile["docsExamined"] <= 2 * 5 + 4, json.dumps(profile["planSummary"])
 
 
-async def test_the_runs_to_tail_are_found_by_an_index(runs, store, generation):
+async def test_the_runs_to_tail_are_found_by_an_index(runs, store, edition):
     await runs.create_indexes()
     await runs.add(
         [state(f"run-{number}", partition=number % 12, active=number == 1) for number in range(60)]
     )
-    collection = store[f"runs.{generation}"]
+    collection = store[f"runs.{edition}"]
 
     plan = await collection.find({"partition": {"$in": [1, 2]}, "active": True}).explain()
 

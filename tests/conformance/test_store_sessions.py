@@ -15,9 +15,9 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 @pytest.fixture
-def sessions(store, generation) -> SessionStore:
+def sessions(store, edition) -> SessionStore:
     """Without the indexes, which change nothing but the time that a list takes."""
-    return SessionStore(store, generation)
+    return SessionStore(store, edition)
 
 
 def session(session_id: str = "s", **fields: Any) -> SessionRecord:
@@ -157,7 +157,7 @@ async def test_a_cursor_that_was_not_given_out_is_refused(sessions, cursor):
     assert refusal.value.field == "cursor"
 
 
-async def test_generations_do_not_share_sessions(sessions, store):
+async def test_editions_do_not_share_sessions(sessions, store):
     await save(sessions, session())
     other = SessionStore(store, "other")
 
@@ -174,7 +174,7 @@ WANTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
-async def test_a_list_reads_about_as_many_sessions_as_it_gives(sessions, store, generation, wanted):
+async def test_a_list_reads_about_as_many_sessions_as_it_gives(sessions, store, edition, wanted):
     await sessions.create_indexes()
     await save(
         sessions,
@@ -195,7 +195,7 @@ async def test_a_list_reads_about_as_many_sessions_as_it_gives(sessions, store, 
     finally:
         await store.command("profile", 0)
 
-    found = store["system.profile"].find({"ns": f"{store.name}.sessions.{generation}", "op": "query"})
+    found = store["system.profile"].find({"ns": f"{store.name}.sessions.{edition}", "op": "query"})
     profiles = [one async for one in found]
     assert len(profiles) == -(-matching // 5)
     for profile in profiles:

@@ -24,9 +24,9 @@ VALUES = {
 
 
 @pytest.fixture
-def values(store, generation) -> StateStore:
+def values(store, edition) -> StateStore:
     """Without the index, which changes nothing but the time that a read takes."""
-    return StateStore(store, generation)
+    return StateStore(store, edition)
 
 
 def entry(value: object = 1, *, offset: int = 0, scope: str = "app:a", key: str = "k") -> Entry:
@@ -97,16 +97,16 @@ async def test_deleting_a_scope_leaves_the_others(values):
     assert len(await values.all()) == 2
 
 
-async def test_generations_do_not_share_state(values, store):
+async def test_editions_do_not_share_state(values, store):
     await values.save([entry()])
 
     assert await StateStore(store, "other").all() == []
 
 
-async def test_a_scope_is_read_by_an_index(values, store, generation):
+async def test_a_scope_is_read_by_an_index(values, store, edition):
     await values.create_indexes()
     await values.save([entry(scope=f"app:{number % 20}", key=f"{number}") for number in range(200)])
 
-    plan = await store[f"values.{generation}"].find({"scope": {"$in": ["app:7"]}}).explain()
+    plan = await store[f"values.{edition}"].find({"scope": {"$in": ["app:7"]}}).explain()
 
     assert plan["executionStats"]["totalDocsExamined"] == 10

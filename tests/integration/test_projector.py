@@ -16,7 +16,7 @@ from runfold.log.catalog import partition_of
 from runfold.projector.worker import Worker
 from runfold.settings import Settings
 from runfold.store.database import connect
-from runfold.store.generations import Generations, new_generation
+from runfold.store.editions import Editions, new_edition
 from runfold_schemas.errors import RejectedError
 
 PARK_SECONDS = 0.6
@@ -64,7 +64,7 @@ async def stack(settings: Settings) -> AsyncIterator[Stack]:
     async with (
         projections(settings) as stored,
         Runfold.of(settings.log()) as runfold,
-        working(settings, stored.generation) as worker,
+        working(settings, stored.edition) as worker,
     ):
         yield Stack(settings, runfold, stored, worker)
 
@@ -129,12 +129,12 @@ async def test_a_repeated_event_counts_once_after_many_others_a_merge_a_restart_
 
     last = (await run.publish(repeated)).offset
     await stack.holds(run, last)
-    async with working(settings, stack.stored.generation):
+    async with working(settings, stack.stored.edition):
         again = (await run.publish(repeated)).offset
         await stack.holds(run, again)
-    rebuilt = new_generation()
+    rebuilt = new_edition()
     async with projections(settings) as anew, working(settings, rebuilt):
-        fresh = Projections(settings, anew.generations, rebuilt, anew.pages._pages.database)
+        fresh = Projections(settings, anew.editions, rebuilt, anew.pages._pages.database)
         await until(lambda: reaches(fresh, run, again), what="the rebuilt run")
         final = (await run.publish(repeated)).offset
         await until(lambda: reaches(fresh, run, final), what="the rebuilt run")
@@ -157,7 +157,7 @@ async def test_a_repeated_event_counts_once_after_many_others_a_merge_a_restart_
 async def test_two_workers_share_the_runs_and_give_them_up_in_order(stack: Stack, settings: Settings) -> None:
     runs = await asyncio.gather(*(stack.runfold.open_run(agent_id="a", run_id=f"run-{n}") for n in range(24)))
 
-    async with working(settings, stack.stored.generation) as second:
+    async with working(settings, stack.stored.edition) as second:
 
         async def shared() -> bool:
             return len(stack.worker.partitions) == len(second.partitions) == 6
@@ -234,11 +234,11 @@ async def test_a_dropped_database_is_filled_again_from_the_log(stack: Stack, set
     await stack.holds(run, end)
 
     async with connect(settings.mongo, settings.database) as database:
-        await Generations(database).drop_all()
-        generation = await Generations(database).current_or_first()
-        fresh = Projections(settings, Generations(database), generation, database)
-        async with working(settings, generation):
-            await until(lambda: reaches(fresh, run, end), what="the run in the new generation")
+        await Editions(database).drop_all()
+        edition = await Editions(database).current_or_first()
+        fresh = Projections(settings, Editions(database), edition, database)
+        async with working(settings, edition):
+            await until(lambda: reaches(fresh, run, end), what="the run in the new edition")
             assert await fresh.differences() == []
 
 

@@ -44,7 +44,7 @@ async def test_a_state_that_was_not_saved_before_a_crash_is_saved_after_it(
     settings: Settings, runfold: Runfold
 ):
     async with projections(settings) as stored:
-        async with working(settings, stored.generation):
+        async with working(settings, stored.edition):
             run = await runfold.open_run(agent_id="a")
             await run.publish(UserMessage(message="hi"))
             await run.complete()
@@ -55,7 +55,7 @@ async def test_a_state_that_was_not_saved_before_a_crash_is_saved_after_it(
         lost = RunState(run.life.log_id, partition_of(run.run_id), active=True, record=unfolded)
         await stored.runs.add([lost])
 
-        async with working(settings, stored.generation):
+        async with working(settings, stored.edition):
             await until(lambda: completed(stored, run), what="the state that was lost")
             differences = await stored.differences()
 
@@ -66,7 +66,7 @@ async def test_a_rebuild_tells_what_no_projector_has_told_and_nothing_twice(
     settings: Settings, runfold: Runfold
 ):
     told, untold = [await runfold.open_run(agent_id="a") for _ in range(2)]
-    async with projections(settings) as stored, working(settings, stored.generation):
+    async with projections(settings) as stored, working(settings, stored.edition):
         await garbage(settings, runfold, told)
         await told.complete()
         await until(lambda: completed(stored, told), what="the first run's end")
@@ -87,7 +87,7 @@ async def test_a_rebuild_tells_what_no_projector_has_told_and_nothing_twice(
 
 
 async def test_a_topic_whose_opener_wrote_nothing_disturbs_no_other_run(settings: Settings, runfold: Runfold):
-    async with projections(settings) as stored, working(settings, stored.generation) as worker:
+    async with projections(settings) as stored, working(settings, stored.edition) as worker:
         await runfold.admin.create_run_topic(runfold.topics.run("never-opened", "0" * 32))
         await asyncio.sleep(3 * SWEEP_SECONDS)
 
@@ -104,7 +104,7 @@ async def test_a_partition_that_is_ours_again_brings_the_runs_that_another_proje
     settings: Settings, runfold: Runfold
 ):
     settings = settings.model_copy(update={"sweep_seconds": 600.0})
-    async with projections(settings) as stored, working(settings, stored.generation) as worker:
+    async with projections(settings) as stored, working(settings, stored.edition) as worker:
         run_id, log_id = "taken-up", "0" * 32
         await runfold.admin.create_run_topic(runfold.topics.run(run_id, log_id))
         # Its announcement is committed: this worker was stopped, and lost its membership, when the other one took it.
@@ -126,7 +126,7 @@ async def test_a_partition_that_is_ours_again_brings_the_runs_that_another_proje
 async def test_a_partition_that_is_ours_again_leaves_the_runs_whose_deletion_another_projector_heard_of(
     settings: Settings, runfold: Runfold
 ):
-    async with projections(settings) as stored, working(settings, stored.generation) as worker:
+    async with projections(settings) as stored, working(settings, stored.edition) as worker:
         deleted, standing = [(await runfold.open_run(agent_id="a")).life for _ in range(2)]
         for life in (deleted, standing):
             await until(lambda life=life: is_active(worker, life.run_id), what="the run")
@@ -145,7 +145,7 @@ async def test_what_is_being_written_of_a_run_while_it_is_cleared_away_leaves_no
     settings: Settings, runfold: Runfold, monkeypatch: pytest.MonkeyPatch
 ):
     settings = settings.model_copy(update={"sweep_seconds": 600.0})
-    async with projections(settings) as stored, working(settings, stored.generation) as worker:
+    async with projections(settings) as stored, working(settings, stored.edition) as worker:
         life = (await runfold.open_run(agent_id="a")).life
         await until(lambda: is_active(worker, life.run_id), what="the run")
         run, delete, written = worker._active[life.run_id], worker._pages.delete_logs, asyncio.Event()

@@ -29,7 +29,7 @@ from runfold.api.app import build_app as build_api
 from runfold.local import free_port
 from runfold.log.publisher import Outgoing
 from runfold.settings import Settings
-from runfold.store.generations import Generations, new_generation
+from runfold.store.editions import Editions, new_edition
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunStore
 
@@ -342,19 +342,19 @@ async def test_a_session_shows_its_runs_and_its_ledger_in_order(client: httpx.As
     }
 
 
-async def test_a_switch_to_another_generation_is_followed_without_an_error(
+async def test_a_switch_to_another_edition_is_followed_without_an_error(
     client: httpx.AsyncClient, stored: Projected
 ):
     run = await stored.run(UserMessage(message="hi"))
-    old = await stored.generations.current()
-    new = new_generation()
+    old = await stored.editions.current()
+    new = new_edition()
     for kind, store in (("pages", PageStore), ("runs", RunStore)):
         await stored.database[f"{kind}.{old}"].aggregate([{"$out": f"{kind}.{new}"}]).to_list(None)
         assert store(stored.database, new)
     before = await got(client, f"/v1/runs/{run.run_id}/ledger")
 
     # As abruptly as it can happen: what was read a moment ago is gone.
-    assert await switched(stored.generations, old, new)
+    assert await switched(stored.editions, old, new)
     renamed = {kind: stored.database[f"{kind}.{old}"] for kind in ("pages", "runs")}
     for kind, collection in renamed.items():
         await collection.rename(f"{kind}.gone")
@@ -363,7 +363,7 @@ async def test_a_switch_to_another_generation_is_followed_without_an_error(
 
     for kind in renamed:
         await stored.database[f"{kind}.gone"].rename(f"{kind}.{old}")
-    assert await switched(stored.generations, new, old)
+    assert await switched(stored.editions, new, old)
     assert after == before
     assert source == "snapshot"
     async with asyncio.timeout(10):
@@ -371,11 +371,11 @@ async def test_a_switch_to_another_generation_is_followed_without_an_error(
             await asyncio.sleep(POLL_SECONDS)
 
 
-async def switched(generations: Generations, old: str, new: str) -> bool:
+async def switched(editions: Editions, old: str, new: str) -> bool:
     return (
-        await generations.begin(old=old, new=new)
-        and await generations.join(old=old, new=new)
-        and await generations.switch(old=old, new=new)
+        await editions.begin(old=old, new=new)
+        and await editions.join(old=old, new=new)
+        and await editions.switch(old=old, new=new)
     )
 
 
@@ -418,7 +418,7 @@ async def test_health_and_openapi_describe_the_service(client: httpx.AsyncClient
 async def test_every_filter_of_the_list_is_served_by_an_index_in_order(
     stored: Projected, filters: dict[str, Any]
 ):
-    runs = stored.database[f"runs.{await stored.generations.current()}"]
+    runs = stored.database[f"runs.{await stored.editions.current()}"]
     place = {"$or": [{"started_us": {"$lt": 9}}, {"started_us": 9, "_id": {"$lt": "r"}}]}
     bound = {**filters.get("started_us", {}), "$lte": 9}
 

@@ -24,7 +24,7 @@ PAUSE_SECONDS = 0.05
 """Between two looks of one reader, at the least: the projector is to get on too."""
 BACKLOG = 6_000
 RETIRE_SECONDS = 12.0
-"""The projectors stop writing the old generation after a quarter of it, and readers leave it after half; shorter where nobody reads."""
+"""The projectors stop writing the old edition after a quarter of it, and readers leave it after half; shorter where nobody reads."""
 
 
 @pytest.fixture
@@ -114,15 +114,15 @@ async def test_who_reads_through_a_rebuild_under_load_sees_no_error_and_nothing_
             await loading
             ends = await publish([*runs, newcomer], len(runs) + 1)
             await caught_up(after, [*runs, newcomer], ends)
-            # The projectors let the old generation go at their own pace.
-            await until(lambda: dropped(after), seconds=40, what="the end of the old generation")
+            # The projectors let the old edition go at their own pace.
+            await until(lambda: dropped(after), seconds=40, what="the end of the old edition")
             differences = await after.differences(wait_seconds=20)
         stopped = [task.cancel() for task in watching]
         ended = await asyncio.gather(*watching, return_exceptions=True)
 
     assert "rebuilt" in output
     assert "100%" not in output  # a bar is for eyes; in a pipe there is one line
-    assert after.generation != before.generation
+    assert after.edition != before.edition
     assert stopped == [True] * len(watchers)
     assert [type(one) for one in ended] == [asyncio.CancelledError] * len(watchers)
     assert [fault for one in watchers for fault in one.faults] == []
@@ -142,7 +142,7 @@ async def test_a_rebuild_that_is_overtaken_gives_up_and_leaves_nothing(settings:
             await first
 
         async with projections(settings) as after:
-            await until(lambda: dropped(after), seconds=40, what="the end of the old generation")
+            await until(lambda: dropped(after), seconds=40, what="the end of the old edition")
             differences = await after.differences()
 
     assert second == (BACKLOG + RUNS, BACKLOG + RUNS)
@@ -157,9 +157,9 @@ async def test_a_rebuild_that_is_stopped_before_the_switch_is_not_read(settings:
 
         stopped.cancel()
         await asyncio.gather(stopped, return_exceptions=True)
-        pointer = await before.generations.pointer()
+        pointer = await before.editions.pointer()
 
-    assert pointer == (before.generation, None, None, None)
+    assert pointer == (before.edition, None, None, None)
 
 
 def ignore(*_: object) -> None:
@@ -252,14 +252,14 @@ async def caught_up(stored: Projections, runs: list[Run], ends: dict[str, int]) 
 
 
 async def begun(stored: Projections) -> bool:
-    pointer = await stored.generations.pointer()
+    pointer = await stored.editions.pointer()
     return pointer is not None and pointer.building is not None
 
 
 async def joined(stored: Projections) -> bool:
-    pointer = await stored.generations.pointer()
+    pointer = await stored.editions.pointer()
     return pointer is not None and pointer.joined is not None
 
 
 async def dropped(stored: Projections) -> bool:
-    return await stored.generations.others() == []
+    return await stored.editions.others() == []

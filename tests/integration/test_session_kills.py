@@ -21,7 +21,7 @@ from runfold.local import Service
 from runfold.log.shared import partitions_of, read_counting
 from runfold.settings import Settings
 from runfold.store.database import connect
-from runfold.store.generations import Generations
+from runfold.store.editions import Editions
 from runfold_schemas.codec import decode
 from runfold_schemas.errors import SessionNotFoundError
 from runfold_schemas.sessions import StateChanged, app_scope, user_scope
@@ -94,7 +94,7 @@ async def test_kills_lose_and_double_no_change_of_state_and_a_rebuild_from_nothi
 
         await asyncio.gather(*(worker.stop() for worker in workers))
         async with connect(settings.mongo, settings.database) as database:
-            await Generations(database).drop_all()
+            await Editions(database).drop_all()
         await asyncio.gather(*(worker.start() for worker in workers))
         async with all_ways(settings) as anew, stored(settings) as after:
             read_anew = await everything(anew["stored"])
@@ -107,7 +107,7 @@ async def test_kills_lose_and_double_no_change_of_state_and_a_rebuild_from_nothi
     assert held == dict.fromkeys(WAYS, decided)
     assert own == dict.fromkeys(own, expected_own)
     check_nothing_is_lost(changes, decided, expected_own)
-    assert after.generation != before.generation
+    assert after.edition != before.edition
     assert read_anew == read
     assert ends_anew == ends
 

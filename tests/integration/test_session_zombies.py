@@ -41,7 +41,7 @@ async def test_a_projector_that_was_overtaken_brings_nothing_of_a_deleted_sessio
     ids = [f"s-{number}" for number in range(SESSIONS)]
     async with at_work([zombie, heir]), all_ways(settings) as ways, Runfold.of(settings.log()) as producer:
         async with stored(settings) as projections:
-            group = f"{settings.prefix}.projector.{projections.generation}"
+            group = f"{settings.prefix}.projector.{projections.edition}"
         sessions, elsewhere = ways["stored"], ways["http"]
         old = [await sessions.create(app=APP, session_id=one, state={"mark": "old"}) for one in ids]
         runs = [await producer.get_run(one.record.run_id) for one in old]

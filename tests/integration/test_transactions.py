@@ -90,7 +90,7 @@ async def test_a_run_is_looked_up_behind_a_transaction_on_the_catalog(
 async def test_a_run_is_projected_parked_read_and_verified(
     runfold: Runfold, settings: Settings, kafka: str, prefix: str
 ):
-    async with projections(settings) as stored, working(settings, stored.generation) as worker:
+    async with projections(settings) as stored, working(settings, stored.edition) as worker:
 
         async def is_parked() -> bool:
             state = await stored.runs.get("r")

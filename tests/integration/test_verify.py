@@ -29,7 +29,7 @@ async def projected(kafka: str, mongo: str, prefix: str, database: str) -> Async
     """A run in four pages, folded to its end, and no projector any more."""
     settings = Settings(kafka=kafka, mongo=mongo, prefix=prefix, database=database)
     async with projections(settings) as stored, Runfold.of(settings.log()) as runfold:
-        async with working(settings, stored.generation):
+        async with working(settings, stored.edition):
             run = await runfold.open_run(agent_id="a")
             await until(lambda: reaches(stored, run, 0), what="the state of the run")
             for number in range(3):
@@ -40,9 +40,7 @@ async def projected(kafka: str, mongo: str, prefix: str, database: str) -> Async
                 )[-1].offset
                 await until(lambda end=end: reaches(stored, run, end), what="the state of the run")
         async with connect(mongo, database) as raw:
-            yield Projected(
-                run, stored, raw, raw[f"pages.{stored.generation}"], raw[f"runs.{stored.generation}"]
-            )
+            yield Projected(run, stored, raw, raw[f"pages.{stored.edition}"], raw[f"runs.{stored.edition}"])
 
 
 async def test_a_right_projection_has_no_differences(projected: Projected) -> None:
@@ -80,7 +78,7 @@ async def test_a_page_that_claims_more_than_it_holds_is_found(projected: Project
 
 
 async def test_what_an_overtaken_worker_put_inside_a_page_is_no_difference(projected: Projected) -> None:
-    merged = PageStore(projected.database, projected.stored.generation)
+    merged = PageStore(projected.database, projected.stored.edition)
     small = await merged.all(projected.run.life.log_id)
     await merged.merge(projected.run.life.log_id, first_offset=0)
     assert len(await merged.all(projected.run.life.log_id)) == 1
@@ -134,7 +132,7 @@ async def test_verifying_again_and_again_while_projectors_work_finds_nothing(
     async with (
         projections(settings) as stored,
         Runfold.of(settings.log()) as runfold,
-        working(settings, stored.generation),
+        working(settings, stored.edition),
     ):
         run = await runfold.open_run(agent_id="a")
         talking = asyncio.create_task(talk(run))

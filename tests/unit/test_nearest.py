@@ -96,7 +96,7 @@ async def distance(one: str, other: str) -> float:
 
 
 class Scope:
-    """A scope's memories and their vectors, in the place of a generation in MongoDB and of what is decided."""
+    """A scope's memories and their vectors, in the place of an edition in MongoDB and of what is decided."""
 
     def __init__(self, count: int, stored: dict[str, bytes] | None = None) -> None:
         self.topics, self.memories, self.vectors = self, self, self

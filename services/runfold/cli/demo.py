@@ -31,7 +31,7 @@ from runfold.cli.services import service
 from runfold.cli.show import show_ledger, show_record
 from runfold.local import LocalStack, Supervisor, free_port
 from runfold.store.database import connect
-from runfold.store.generations import Generations
+from runfold.store.editions import Editions
 from runfold_projections.run import RunRecord
 from runfold_schemas.messages import Message
 
@@ -83,7 +83,7 @@ async def _show(console: Console, stack: LocalStack, *, query: str, ingest: str)
 
     console.rule("throw the projections away, replay the log")
     async with connect(stack.mongo, _NAME) as database:
-        await Generations(database).drop_all()
+        await Editions(database).drop_all()
     console.print("dropped every page and every run record from MongoDB")
     after = await _read(query, run.run_id, end=len(history))
     if after != before:

@@ -7,8 +7,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from runfold.settings import Settings
 from runfold.store.database import connect
-from runfold.store.generation import Generation
-from runfold.store.generations import Generations
+from runfold.store.edition import Edition
+from runfold.store.editions import Editions
 from runfold.verify import runs as verifying
 from runfold.verify.memories import verify_memories
 from runfold.verify.sessions import verify_sessions
@@ -22,13 +22,13 @@ async def verify(settings: Settings, *, run_id: str | None) -> int:
     runs = sessions = memories = differences = 0
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     async with connect(settings.mongo, settings.database) as database:
-        generation = await Generations(database).current()
-        if generation is None:
+        edition = await Editions(database).current()
+        if edition is None:
             console.print("there are no projections in this database yet: is a projector running?")
             return 1
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task("reading the log")
-            stores = Generation.of(database, generation)
+            stores = Edition.of(database, edition)
             async for name, found in verifying.verify(settings.log(), stores, run_id=run_id):
                 runs, differences = runs + 1, differences + len(found)
                 bar.update(task, description=f"{runs} runs compared, {differences} differences")

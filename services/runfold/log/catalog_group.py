@@ -37,7 +37,7 @@ OnEntries = Callable[[Sequence[Entry]], Awaitable[None]]
 async def catalog_group(
     settings: Settings, group: str, *, on_assigned: OnAssigned, on_entries: OnEntries
 ) -> AsyncIterator[None]:
-    """Takes part in the group of this name for the length of the block, as the projectors of a generation do.
+    """Takes part in the group of this name for the length of the block, as the projectors of an edition do.
 
     `on_assigned` gets all partitions that are ours after a rebalance; `on_entries` what the catalog says, in order.
     """

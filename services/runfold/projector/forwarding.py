@@ -14,7 +14,7 @@ from runfold.log.ends import LogEnds
 from runfold.log.publisher import Publisher
 from runfold.log.settings import LogSettings
 from runfold.log.shared import deciding, send_shared, shared_partitions
-from runfold.store.generation import Generation
+from runfold.store.edition import Edition
 from runfold_projections.state import Forward
 from runfold_schemas.sessions import session_key
 from runfold_schemas.topics import Topics
@@ -28,7 +28,7 @@ class Forwarder:
         settings: LogSettings,
         publisher: Publisher,
         ends: LogEnds,
-        stores: Generation,
+        stores: Edition,
     ) -> None:
         self._settings = settings
         self._publisher = publisher

@@ -7,14 +7,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from runfold.log.shared import Keyed
-from runfold.store.generation import Generation
+from runfold.store.edition import Edition
 from runfold_projections.memory import BankRecord, Decided, MemoryFold, apply_to_bank, bank_of
 
 
 class MemoriesTopic:
     """Heads are saved after all else, with the position: a crash before that finds them as they were, and decides the same again."""
 
-    def __init__(self, stores: Generation) -> None:
+    def __init__(self, stores: Edition) -> None:
         self._decided = stores.decided
         self._memories = stores.memories
         self._revisions = stores.revisions
@@ -39,7 +39,7 @@ class MemoriesTopic:
 
 
 class BanksTopic:
-    def __init__(self, stores: Generation) -> None:
+    def __init__(self, stores: Edition) -> None:
         self._banks = stores.banks
 
     async def standing(self, events: Sequence[Keyed]) -> Mapping[str, BankRecord]:

@@ -1,8 +1,8 @@
-"""A rebuild is a projector of the next generation: it reads the catalog from the beginning, folds every run, keeps up with
+"""A rebuild is a projector of the next edition: it reads the catalog from the beginning, folds every run, keeps up with
 what is appended meanwhile, and then the pointer is switched.
 
-Readers go on with the old generation until shortly before; around the switch they look into both, so nothing that they
-saw is gone for a moment. The projectors notice the switch within a second, take the new generation over from the
+Readers go on with the old edition until shortly before; around the switch they look into both, so nothing that they
+saw is gone for a moment. The projectors notice the switch within a second, take the new edition over from the
 rebuild's worker, and leave the old one, which is dropped after the grace time.
 """
 
@@ -14,22 +14,22 @@ from runfold.projector.worker import connect_worker
 from runfold.settings import Settings
 from runfold.store.database import Database, connect
 from runfold.store.decided import DecidedStore
-from runfold.store.generations import POINTER_LOOK_SECONDS, Generations, new_generation
+from runfold.store.editions import POINTER_LOOK_SECONDS, Editions, new_edition
 from runfold.store.runs import RunStore
 from runfold_schemas.errors import RunfoldError
 
 _LOOK_SECONDS = 0.25
 
 _JOIN_SECONDS = 3 * POINTER_LOOK_SECONDS
-"""After that every reader looks into both generations."""
+"""After that every reader looks into both editions."""
 
 
 class RebuildError(RunfoldError):
-    """The rebuild was not switched to; the generation that is read is as it was."""
+    """The rebuild was not switched to; the edition that is read is as it was."""
 
 
 class Progress(NamedTuple):
-    """Records that the new generation holds, of those that the old one holds."""
+    """Records that the new edition holds, of those that the old one holds."""
 
     done: int
     total: int
@@ -43,32 +43,32 @@ async def rebuild(
     Raises `RebuildError` when another rebuild overtakes it, and `UnavailableError`; either may come in a group.
     """
     async with connect(settings.mongo, settings.database) as database:
-        generations = Generations(database)
-        old, new = await generations.current_or_first(), new_generation()
-        _must(await generations.begin(old=old, new=new))
-        for leftover in await generations.others():
-            await generations.drop(leftover)
+        editions = Editions(database)
+        old, new = await editions.current_or_first(), new_edition()
+        _must(await editions.begin(old=old, new=new))
+        for leftover in await editions.others():
+            await editions.drop(leftover)
         try:
             async with (
                 connect_worker(settings, database, new, rebuilt_from=old) as worker,
                 asyncio.TaskGroup() as tasks,
             ):
                 working = tasks.create_task(worker.work())
-                async for progress in _catching_up(database, generations, old=old, new=new):
+                async for progress in _catching_up(database, editions, old=old, new=new):
                     report(progress)
-                _must(await generations.join(old=old, new=new))
+                _must(await editions.join(old=old, new=new))
                 await asyncio.sleep(_JOIN_SECONDS)
-                _must(await generations.switch(old=old, new=new))
+                _must(await editions.switch(old=old, new=new))
                 switched()
-                # The projectors take over, and readers who have not noticed the switch still read the old generation.
+                # The projectors take over, and readers who have not noticed the switch still read the old edition.
                 await asyncio.sleep(settings.retire_seconds)
                 working.cancel()
         except* RebuildError:
-            await generations.drop(new)
+            await editions.drop(new)
             raise
         finally:
-            await generations.give_up(new)
-        await generations.drop(old)
+            await editions.give_up(new)
+        await editions.drop(old)
     return progress
 
 
@@ -80,11 +80,11 @@ def _must(done: bool) -> None:
 
 
 async def _catching_up(
-    database: Database, generations: Generations, *, old: str, new: str
+    database: Database, editions: Editions, *, old: str, new: str
 ) -> AsyncIterator[Progress]:
-    """The progress again and again, until all of the old generation has reached its old end in the new one."""
+    """The progress again and again, until all of the old edition has reached its old end in the new one."""
     while True:
-        pointer = await generations.pointer()
+        pointer = await editions.pointer()
         _must(pointer is not None and pointer.building == new)
         wanted, reached = await _positions(database, old), await _positions(database, new)
         done = sum(min(offset, reached.get(name, 0)) for name, offset in wanted.items())
@@ -94,8 +94,8 @@ async def _catching_up(
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def _positions(database: Database, generation: str) -> dict[object, int]:
-    """How far a generation is: of each run by its id, and of each partition of what runs share."""
-    positions: dict[object, int] = dict([entry async for entry in RunStore(database, generation).progress()])
-    positions.update(await DecidedStore(database, generation).positions())
+async def _positions(database: Database, edition: str) -> dict[object, int]:
+    """How far an edition is: of each run by its id, and of each partition of what runs share."""
+    positions: dict[object, int] = dict([entry async for entry in RunStore(database, edition).progress()])
+    positions.update(await DecidedStore(database, edition).positions())
     return positions

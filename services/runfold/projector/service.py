@@ -1,7 +1,7 @@
-"""The projector's process: a worker on the generation that is read, health and metrics.
+"""The projector's process: a worker on the edition that is read, health and metrics.
 
-When the pointer moves to another generation (a rebuild has caught up, or the database was dropped and begins anew), a
-worker for the new one starts at once. The old one stops before readers let its generation go, so that what they saw there last has
+When the pointer moves to another edition (a rebuild has caught up, or the database was dropped and begins anew), a
+worker for the new one starts at once. The old one stops before readers let its edition go, so that what they saw there last has
 come in the new one too.
 """
 
@@ -14,7 +14,7 @@ from runfold.http.app import new_app, serve
 from runfold.projector.worker import Worker, connect_worker
 from runfold.settings import Settings
 from runfold.store.database import Database, connect
-from runfold.store.generations import POINTER_LOOK_SECONDS, RETIRED_WRITTEN, Generations
+from runfold.store.editions import POINTER_LOOK_SECONDS, RETIRED_WRITTEN, Editions
 from runfold_schemas.errors import ConfigurationError, UnavailableError
 
 _RETRY_SECONDS = 1.0
@@ -44,7 +44,7 @@ async def run(settings: Settings) -> None:
 
 
 class Projector:
-    """Keeps a worker on the current generation, whatever Kafka and MongoDB do meanwhile."""
+    """Keeps a worker on the current edition, whatever Kafka and MongoDB do meanwhile."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -63,7 +63,7 @@ class Projector:
         while True:
             try:
                 async with connect(self._settings.mongo, self._settings.database) as database:
-                    await self._follow_generations(database)
+                    await self._follow_editions(database)
             except* UnavailableError as group:
                 _log.warning("%s; trying again in %s s", _first(group), _RETRY_SECONDS)
             except* ConfigurationError:
@@ -80,34 +80,34 @@ class Projector:
         _log.error("%s; trying again in %s s", failure, _RETRY_SECONDS, exc_info=trace)
         self._failure = failure
 
-    async def _follow_generations(self, database: Database) -> None:
-        generations = Generations(database)
+    async def _follow_editions(self, database: Database) -> None:
+        editions = Editions(database)
         current: str | None = None
         working: asyncio.Task[None] | None = None
         async with asyncio.TaskGroup() as tasks:
             while True:
-                pointed = await generations.current_or_first()
+                pointed = await editions.current_or_first()
                 if pointed != current:
                     if current is not None and working is not None:
-                        tasks.create_task(self._retire(generations, current, working))
-                    _log.info("projecting generation %s", pointed)
+                        tasks.create_task(self._retire(editions, current, working))
+                    _log.info("projecting edition %s", pointed)
                     current, working = pointed, tasks.create_task(self._work(database, pointed))
                 self._report()
                 await asyncio.sleep(POINTER_LOOK_SECONDS)
 
-    async def _work(self, database: Database, generation: str) -> None:
-        async with connect_worker(self._settings, database, generation) as worker:
+    async def _work(self, database: Database, edition: str) -> None:
+        async with connect_worker(self._settings, database, edition) as worker:
             self._worker = worker
             self._folded = 0
             await worker.work()
 
-    async def _retire(self, generations: Generations, generation: str, working: asyncio.Task[None]) -> None:
+    async def _retire(self, editions: Editions, edition: str, working: asyncio.Task[None]) -> None:
         stays = self._settings.retire_seconds
         await asyncio.sleep(stays * RETIRED_WRITTEN)
         working.cancel()
         await asyncio.wait([working])
         await asyncio.sleep(stays * (1 - RETIRED_WRITTEN))
-        await generations.drop(generation)
+        await editions.drop(edition)
 
     def _report(self) -> None:
         if self._worker is not None:

@@ -14,7 +14,7 @@ from runfold.ids import new_event_id
 from runfold.log.catalog import partition_of
 from runfold.log.shared import Keyed
 from runfold.projector.writer import Writer
-from runfold.store.generation import Generation
+from runfold.store.edition import Edition
 from runfold.store.state import Entry
 from runfold_projections.memory import Decided
 from runfold_projections.session import SessionRecord, SharedFold
@@ -33,7 +33,7 @@ from runfold_schemas.sessions import (
 class SessionsTopic:
     """The `TopicFold` of sessions, and of the state that runs share."""
 
-    def __init__(self, writer: Writer, stores: Generation) -> None:
+    def __init__(self, writer: Writer, stores: Edition) -> None:
         self._writer = writer
         self._sessions = stores.sessions
         self._values = stores.values

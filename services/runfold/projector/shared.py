@@ -34,7 +34,7 @@ class TopicFold(Protocol):
 
 
 class SharedTopics:
-    """`told` is the generation before, in a rebuild: what it has folded was buried already."""
+    """`told` is the edition before, in a rebuild: what it has folded was buried already."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from runfold.log.reader import read
 from runfold.log.settings import LogSettings
 from runfold.log.shared import deciding
 from runfold.projector.writer import Writer
-from runfold.store.generation import Generation
+from runfold.store.edition import Edition
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import decode
 from runfold_schemas.errors import UndecodableError
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 
 
 class Sweep:
-    def __init__(self, settings: LogSettings, ends: LogEnds, stores: Generation, writer: Writer) -> None:
+    def __init__(self, settings: LogSettings, ends: LogEnds, stores: Edition, writer: Writer) -> None:
         self._settings = settings
         self._ends = ends
         self._runs = stores.runs

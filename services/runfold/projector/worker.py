@@ -33,7 +33,7 @@ from runfold.projector.sweep import Sweep
 from runfold.projector.writer import Writer
 from runfold.settings import Settings
 from runfold.store.database import Database
-from runfold.store.generation import Generation
+from runfold.store.edition import Edition
 from runfold.store.runs import RunState
 from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.topics import RunTopic, Topics
@@ -57,7 +57,7 @@ class Worker:
     def __init__(
         self,
         settings: Settings,
-        generation: str,
+        edition: str,
         *,
         admin: LogAdmin,
         tail: Tail,
@@ -65,10 +65,10 @@ class Worker:
         writer: Writer,
         shared: SharedTopics,
         sessions: SessionsTopic,
-        stores: Generation,
+        stores: Edition,
     ) -> None:
         self._settings = settings
-        self._generation = generation
+        self._edition = edition
         self._log_settings = settings.log("runfold/projector")
         self._topics = Topics(settings.prefix)
         self._admin = admin
@@ -120,7 +120,7 @@ class Worker:
             tasks.create_task(self._clear_deleted())
             async with catalog_group(
                 self._settings,
-                f"projector.{self._generation}",
+                f"projector.{self._edition}",
                 on_assigned=self._assigned,
                 on_entries=self._take_entries,
             ):
@@ -360,15 +360,15 @@ class Worker:
 
 @asynccontextmanager
 async def connect_worker(
-    settings: Settings, database: Database, generation: str, *, rebuilt_from: str | None = None
+    settings: Settings, database: Database, edition: str, *, rebuilt_from: str | None = None
 ) -> AsyncIterator[Worker]:
-    """A worker on one generation with its connections to the log; `work` starts it.
+    """A worker on one edition with its connections to the log; `work` starts it.
 
-    What the generation that it is `rebuilt_from` has folded is not buried and announced a second time.
+    What the edition that it is `rebuilt_from` has folded is not buried and announced a second time.
     """
     log = settings.log("runfold/projector")
-    topics, stores = Topics(settings.prefix), Generation.of(database, generation)
-    told = Generation.of(database, rebuilt_from) if rebuilt_from else None
+    topics, stores = Topics(settings.prefix), Edition.of(database, edition)
+    told = Edition.of(database, rebuilt_from) if rebuilt_from else None
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(LogAdmin.connect(log))
         await admin.check_broker()
@@ -394,7 +394,7 @@ async def connect_worker(
         shared = SharedTopics(steady, writer, stores.decided, folds, told=told.decided if told else None)
         yield Worker(
             settings,
-            generation,
+            edition,
             admin=admin,
             tail=tail,
             ends=ends,

@@ -15,7 +15,7 @@ from runfold.log.publisher import Outgoing, Publisher, record_size
 from runfold.projector.active import ActiveRun, Folded, load
 from runfold.projector.forwarding import Forwarder
 from runfold.projector.unsaved import FORWARDS_BYTES_MAX, UnsavedRuns
-from runfold.store.generation import Generation
+from runfold.store.edition import Edition
 from runfold.store.pages import MERGE_AT
 from runfold.store.runs import RunState, RunStore
 from runfold.store.state import Entry, own_scope
@@ -42,13 +42,13 @@ _UNDECIDED_PAUSE_SECONDS = 0.1
 
 
 class Writer:
-    """`told` is the generation before, in a rebuild: of what it has folded, dead letters and ends are known already."""
+    """`told` is the edition before, in a rebuild: of what it has folded, dead letters and ends are known already."""
 
     def __init__(
         self,
         topics: Topics,
         publisher: Publisher,
-        stores: Generation,
+        stores: Edition,
         *,
         forwarder: Forwarder,
         told: RunStore | None = None,
@@ -234,7 +234,7 @@ class Writer:
         )
 
     async def _told_of(self, runs: Sequence[ActiveRun]) -> Mapping[str, RunState]:
-        """The runs as the generation before has them."""
+        """The runs as the edition before has them."""
         if self._told is None or not runs:
             return {}
         return await self._told.get_many([run.run_id for run in runs])

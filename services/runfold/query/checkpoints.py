@@ -69,7 +69,7 @@ _BEGINNING = Checkpoint(0, b"", frozenset())
 
 
 class Checkpoints:
-    """The runs that were read last, 32 MB of them. A generation has its own, so what was rebuilt is read anew."""
+    """The runs that were read last, 32 MB of them. An edition has its own, so what was rebuilt is read anew."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str], Checkpoint] = OrderedDict()
@@ -77,7 +77,7 @@ class Checkpoints:
 
     async def ledger(self, history: SnapshotHistory, *, end: int) -> bytes | None:
         """The messages of a run's first `end` offsets as members of a JSON array; None if that is too much at once."""
-        key = (history.generation.name, history.log_id)
+        key = (history.edition.name, history.log_id)
         known = self._kept.get(key, _BEGINNING)
         found = await _advance(known, history, end=end) if known.offset <= end else None
         if found is None and known is not _BEGINNING:

@@ -15,7 +15,7 @@ from runfold.log.ends import LogEnds
 from runfold.log.settings import LogSettings
 from runfold.log.shared import deciding, partitions_of
 from runfold.query.snapshots import Snapshots
-from runfold.store.generation import Generation
+from runfold.store.edition import Edition
 from runfold_schemas.errors import UnavailableError
 from runfold_schemas.topics import Topics
 
@@ -41,12 +41,12 @@ class DecidedReader:
     async def __aexit__(self, *exc_info: object) -> None:
         await self._stack.aclose()
 
-    async def of_keys(self, *keys: str) -> Generation | None:
-        """The generation that has all that was said under these keys so far; None if nothing was ever there to fold."""
+    async def of_keys(self, *keys: str) -> Edition | None:
+        """The edition that has all that was said under these keys so far; None if nothing was ever there to fold."""
         return await self.folded(await self.ends(deciding(self.topics, key) for key in keys))
 
-    async def all_of(self, topic: str) -> Generation | None:
-        """The generation that has all that this topic has so far; None if nothing was ever there to fold."""
+    async def all_of(self, topic: str) -> Edition | None:
+        """The edition that has all that this topic has so far; None if nothing was ever there to fold."""
         return await self.folded(await self.ends(partitions_of(topic)))
 
     async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -59,14 +59,14 @@ class DecidedReader:
                 "Kafka", reason=f"no answer in {self._wait_timeout_seconds:g} s"
             ) from error
 
-    async def folded(self, ends: Mapping[TopicPartition, int]) -> Generation | None:
-        """The generation that has folded these partitions up to these ends; None if nothing was ever there to fold."""
+    async def folded(self, ends: Mapping[TopicPartition, int]) -> Edition | None:
+        """The edition that has folded these partitions up to these ends; None if nothing was ever there to fold."""
         until, pause = time.monotonic() + self._wait_timeout_seconds, _POLL_SECONDS
         while True:
-            for generation in await self._snapshots.generations():
-                positions = await generation.decided.positions(ends)
+            for edition in await self._snapshots.editions():
+                positions = await edition.decided.positions(ends)
                 if all(positions.get(at, 0) >= end for at, end in ends.items()):
-                    return generation
+                    return edition
             if not any(ends.values()):
                 return None
             if time.monotonic() > until:

@@ -58,12 +58,12 @@ class History(Protocol):
 
 
 class SnapshotHistory:
-    """From pages in MongoDB. A switch of the generation in the middle of reading goes unnoticed."""
+    """From pages in MongoDB. A switch of the edition in the middle of reading goes unnoticed."""
 
     source: ClassVar[Source] = "snapshot"
 
     def __init__(self, snapshots: Snapshots, snapshot: Snapshot) -> None:
-        self.generation = snapshot.generation
+        self.edition = snapshot.edition
         """The one that is read; another one when it has gone."""
         self.log_id = snapshot.state.log_id
         self.run_id = snapshot.state.run_id
@@ -78,7 +78,7 @@ class SnapshotHistory:
         while position < end:
             reason = f"no page of run {self.run_id!r} holds offset {position}"
             try:
-                async with aclosing(self.generation.pages.read(self.log_id, first_offset=position)) as pages:
+                async with aclosing(self.edition.pages.read(self.log_id, first_offset=position)) as pages:
                     async for page in pages:
                         yield _slice_of(page, first_offset=position, end=end)
                         position = page.next_offset
@@ -86,31 +86,31 @@ class SnapshotHistory:
                             return
             except UnavailableError as error:
                 reason = error.reason
-            await self._change_generation(reason)
+            await self._change_edition(reason)
 
     async def begin_of_last(self, wanted: int, counts: Callable[[Mapping[str, int]], int]) -> int:
         """Where to begin to read for the last `wanted` events; `counts` says how many are meant of events by type."""
-        pages = self.generation.pages
+        pages = self.edition.pages
         return await pages.begin_of_last(self.log_id, end=self.end, wanted=wanted, counts=counts)
 
     async def event(self, offset: int) -> AnyEvent:
         # Events that are asked for one by one are near each other, so the last page is kept.
         while offset not in self._last:
-            async with aclosing(self.generation.pages.read(self.log_id, first_offset=offset)) as pages:
+            async with aclosing(self.edition.pages.read(self.log_id, first_offset=offset)) as pages:
                 async for page in pages:
                     self._last = {record.offset: record for record in page.records()}
                     break
                 else:
-                    await self._change_generation(f"no page of run {self.run_id!r} holds offset {offset}")
+                    await self._change_edition(f"no page of run {self.run_id!r} holds offset {offset}")
         return decode(self._last[offset].value)
 
-    async def _change_generation(self, reason: str) -> None:
-        """Goes on in the generation that is read by now. Raises `UnavailableError` if that is the same one."""
+    async def _change_edition(self, reason: str) -> None:
+        """Goes on in the edition that is read by now. Raises `UnavailableError` if that is the same one."""
         await self._snapshots.look()
         current = await self._snapshots.current()
-        if current is None or current.name == self.generation.name:
+        if current is None or current.name == self.edition.name:
             raise UnavailableError("MongoDB", reason=reason)
-        self.generation = current
+        self.edition = current
 
 
 class LogHistory:

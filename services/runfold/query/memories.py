@@ -23,37 +23,37 @@ class StoredMemories:
         self._topics = decided.topics
 
     async def bank(self, bank_id: str) -> BankRecord | None:
-        generation = await self._decided.of_keys(bank_key(bank_id))
-        return (await generation.banks.get([bank_id])).get(bank_id) if generation else None
+        edition = await self._decided.of_keys(bank_key(bank_id))
+        return (await edition.banks.get([bank_id])).get(bank_id) if edition else None
 
     async def banks(self, *, limit: int, cursor: str | None) -> tuple[list[BankRecord], str | None]:
-        generation = await self._decided.all_of(self._topics.banks)
-        return await generation.banks.list(limit=limit, cursor=cursor) if generation else ([], None)
+        edition = await self._decided.all_of(self._topics.banks)
+        return await edition.banks.list(limit=limit, cursor=cursor) if edition else ([], None)
 
     async def outcomes(self, published: Sequence[Published]) -> list[Refused | MemoryRecord | None]:
         ends: dict[TopicPartition, int] = {}
         for one in published:
             at = deciding(self._topics, one.key)
             ends[at] = max(ends.get(at, 0), one.offset + 1)
-        generation = await self._decided.folded(ends)
-        if generation is None:
+        edition = await self._decided.folded(ends)
+        if edition is None:
             return []
         refused, found = await asyncio.gather(
-            generation.decided.refusals((one.key, one.event_id) for one in published),
-            generation.memories.get([one.key for one in published], now=datetime.now(UTC)),
+            edition.decided.refusals((one.key, one.event_id) for one in published),
+            edition.memories.get([one.key for one in published], now=datetime.now(UTC)),
         )
         return [refused.get((one.key, one.event_id)) or found.get(one.key) for one in published]
 
     async def head(self, bank_id: str, memory_id: str) -> Head | None:
         key = memory_key(bank_id, memory_id)
-        generation = await self._decided.of_keys(key)
-        found = (await generation.decided.heads([key])).get(key) if generation else None
+        edition = await self._decided.of_keys(key)
+        found = (await edition.decided.heads([key])).get(key) if edition else None
         return found.head if found else None
 
     async def find(self, bank_id: str, memory_id: str) -> MemoryRecord | None:
         key = memory_key(bank_id, memory_id)
-        generation = await self._decided.of_keys(key)
-        return (await generation.memories.get([key], now=datetime.now(UTC))).get(key) if generation else None
+        edition = await self._decided.of_keys(key)
+        return (await edition.memories.get([key], now=datetime.now(UTC))).get(key) if edition else None
 
     async def revisions(
         self,
@@ -66,31 +66,29 @@ class StoredMemories:
         cursor: str | None,
     ) -> tuple[list[Revision], str | None]:
         key, before = memory_key(bank_id, memory_id), offset_of(cursor)
-        generation = await self._decided.of_keys(key)
-        if generation is None:
+        edition = await self._decided.of_keys(key)
+        if edition is None:
             return [], None
-        found = await generation.revisions.list(
+        found = await edition.revisions.list(
             key, since=since, labels=labels, now=datetime.now(UTC), before=before, limit=limit + 1
         )
         return found[:limit], str(found[limit - 1].offset) if len(found) > limit else None
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None:
         key = memory_key(bank_id, memory_id)
-        generation = await self._decided.of_keys(key)
-        if generation is None:
+        edition = await self._decided.of_keys(key)
+        if edition is None:
             return None
-        offset = (await generation.decided.first_offsets([(key, revision_id)])).get((key, revision_id))
-        return (
-            await generation.revisions.get(key, offset, now=datetime.now(UTC)) if offset is not None else None
-        )
+        offset = (await edition.decided.first_offsets([(key, revision_id)])).get((key, revision_id))
+        return await edition.revisions.get(key, offset, now=datetime.now(UTC)) if offset is not None else None
 
     async def list(
         self, bank_id: str, wanted: MemoriesWanted, *, limit: int, cursor: str | None
     ) -> tuple[list[MemoryRecord], str | None]:
-        generation = await self._decided.all_of(self._topics.memories)
-        if generation is None:
+        edition = await self._decided.all_of(self._topics.memories)
+        if edition is None:
             return [], None
-        listed = generation.memories.list(
+        listed = edition.memories.list(
             bank_id,
             scope=wanted.scope,
             order=wanted.order,

@@ -105,7 +105,7 @@ class RunReader:
         """The ids of all events that count, and the end of the pages that say so."""
         seen: list[str] = []
         end = 0
-        async for page in snapshot.generation.pages.read(snapshot.state.log_id, bodies=False):
+        async for page in snapshot.edition.pages.read(snapshot.state.log_id, bodies=False):
             seen += page.event_ids()
             end = page.next_offset
             await asyncio.sleep(0)

@@ -19,7 +19,7 @@ from runfold.log.shared import deciding
 from runfold.query.decided import DecidedReader
 from runfold.query.history import History, Slice, SnapshotHistory
 from runfold.query.runs import RunReader
-from runfold.store.generation import Generation
+from runfold.store.edition import Edition
 from runfold.store.sessions import SessionFilter
 from runfold.store.state import own_scope
 from runfold_projections.run import fold
@@ -48,10 +48,10 @@ class StoredSessions:
         self._topics = decided.topics
 
     async def find(self, session_id: str) -> SessionRecord | None:
-        generation = await self._decided.of_keys(session_key(session_id))
-        if generation is None:
+        edition = await self._decided.of_keys(session_key(session_id))
+        if edition is None:
             return None
-        return (await generation.sessions.get([session_id])).get(session_id)
+        return (await edition.sessions.get([session_id])).get(session_id)
 
     async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
         scopes = shared_scopes(record)
@@ -87,7 +87,7 @@ class StoredSessions:
             if not isinstance(history, SnapshotHistory):
                 return history, {}
             scope = own_scope(life.log_id)
-            own = (await history.generation.values.read([scope]))[scope]
+            own = (await history.edition.values.read([scope]))[scope]
             latest = _latest(own)
             if latest < history.end:
                 return history, own
@@ -97,16 +97,16 @@ class StoredSessions:
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
         return await self._values(await self._decided.of_keys(*scopes), scopes)
 
-    async def _views(self, generation: Generation, records: Sequence[SessionRecord]) -> list[Session]:
+    async def _views(self, edition: Edition, records: Sequence[SessionRecord]) -> list[Session]:
         """Those that are not gone, in few queries, but for those whose saved state is behind their log."""
         places = {record.run_id: at for record in records if (at := self._place(record)) is not None}
         ends = await self._decided.ends(places.values())
         standing = [record for record in records if record.run_id in places and places[record.run_id] in ends]
-        states = await generation.runs.get_many([record.run_id for record in standing])
+        states = await edition.runs.get_many([record.run_id for record in standing])
         scopes = {
             scope for record in standing for scope in (*shared_scopes(record), own_scope(record.log_id))
         }
-        held = await generation.values.read(sorted(scopes))
+        held = await edition.values.read(sorted(scopes))
         found = []
         for record in standing:
             state, end = states.get(record.run_id), ends[places[record.run_id]]
@@ -134,10 +134,10 @@ class StoredSessions:
                 raise
             return None
 
-    async def _values(self, generation: Generation | None, scopes: Sequence[str]) -> dict[str, Any]:
-        if generation is None:
+    async def _values(self, edition: Edition | None, scopes: Sequence[str]) -> dict[str, Any]:
+        if edition is None:
             return {}
-        held = await generation.values.read(scopes)
+        held = await edition.values.read(scopes)
         return {key: value.value for scope in scopes for key, value in held[scope].items()}
 
     def _run_partition(self, record: SessionRecord) -> TopicPartition:
@@ -153,13 +153,13 @@ class StoredSessions:
     async def list(
         self, *, app: str | None, user: str | None, labels: Mapping[str, str], limit: int, cursor: str | None
     ) -> tuple[list[Session], str | None]:
-        generation = await self._decided.all_of(self._topics.sessions)
-        if generation is None:
+        edition = await self._decided.all_of(self._topics.sessions)
+        if edition is None:
             return [], None
-        records, following = await generation.sessions.list(
+        records, following = await edition.sessions.list(
             SessionFilter(app, user, labels), now=datetime.now(UTC), limit=limit, cursor=cursor
         )
-        return await self._views(generation, records), following
+        return await self._views(edition, records), following
 
 
 async def _events(history: History, wanted: EventsWanted) -> list[Logged]:

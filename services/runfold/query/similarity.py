@@ -18,7 +18,7 @@ from runfold.embeddings import Embedder
 from runfold.embeddings.embedder import Vector
 from runfold.embeddings.nearest import Neighbour, nearest
 from runfold.query.decided import DecidedReader
-from runfold.store.generation import Generation
+from runfold.store.edition import Edition
 from runfold.store.memories import Described
 from runfold_projections.memory import MemoryRecord
 
@@ -61,21 +61,21 @@ class StoredSimilarity:
         embedder = await self._embedder()
         asked = asyncio.create_task(embedder.embed([query]))
         try:
-            generation, now = await self._decided.all_of(self._decided.topics.memories), datetime.now(UTC)
-            if generation is None:
+            edition, now = await self._decided.all_of(self._decided.topics.memories), datetime.now(UTC)
+            if edition is None:
                 return []
-            described = await generation.memories.described(bank_id, scope, now=now)
+            described = await edition.memories.described(bank_id, scope, now=now)
             vector = (await asked)[0]
-            vectors = await self._vectors(generation, described, dimensions=len(vector), now=now)
+            vectors = await self._vectors(edition, described, dimensions=len(vector), now=now)
             # What has none was deleted meanwhile.
             described = [one for one in described if one.vector in vectors]
             ranked = _ranked(vector, [vectors[one.vector] for one in described])
         finally:
             asked.cancel()
-        return await _records(generation, described, ranked, limit=limit, matches=matches, now=now)
+        return await _records(edition, described, ranked, limit=limit, matches=matches, now=now)
 
     async def _vectors(
-        self, generation: Generation, described: Sequence[Described], *, dimensions: int, now: datetime
+        self, edition: Edition, described: Sequence[Described], *, dimensions: int, now: datetime
     ) -> dict[str, Vector]:
         vectors: dict[str, Vector] = {}
         for one in described:
@@ -83,16 +83,16 @@ class StoredSimilarity:
                 self._kept.move_to_end(one.vector)
                 vectors[one.vector] = self._kept[one.vector]
         if unknown := [one for one in described if one.vector not in vectors]:
-            found = await self._found(generation, unknown, dimensions=dimensions, now=now)
+            found = await self._found(edition, unknown, dimensions=dimensions, now=now)
             vectors |= found
             self._keep(found)
         return vectors
 
     async def _found(
-        self, generation: Generation, unknown: Sequence[Described], *, dimensions: int, now: datetime
+        self, edition: Edition, unknown: Sequence[Described], *, dimensions: int, now: datetime
     ) -> dict[str, Vector]:
         model = (await self._embedder()).model
-        stored = await generation.vectors.get(model, sorted({one.vector for one in unknown}))
+        stored = await edition.vectors.get(model, sorted({one.vector for one in unknown}))
         # One of another length is not what this model makes, whoever has stored it.
         vectors: dict[str, Vector] = {
             name: np.frombuffer(vector, dtype=_STORED).astype(np.float32)
@@ -101,18 +101,18 @@ class StoredSimilarity:
         }
         missing = {one.vector: one.key for one in unknown if one.vector not in vectors}
         if missing:
-            made = await self._made(generation, missing, now=now)
+            made = await self._made(edition, missing, now=now)
             vectors |= made
-            await generation.vectors.save(
+            await edition.vectors.save(
                 model, {name: vector.astype(_STORED).tobytes() for name, vector in made.items()}
             )
         return vectors
 
     async def _made(
-        self, generation: Generation, missing: Mapping[str, str], *, now: datetime
+        self, edition: Edition, missing: Mapping[str, str], *, now: datetime
     ) -> dict[str, Vector]:
         """The vectors of these names, each given with the key of a memory that has the text."""
-        records = await generation.memories.get(list(missing.values()), now=now)
+        records = await edition.memories.get(list(missing.values()), now=now)
         facts = {name: records[key].memory.fact for name, key in missing.items() if key in records}
         made = await (await self._embedder()).embed(list(facts.values()))
         return dict(zip(facts, made, strict=True))
@@ -134,7 +134,7 @@ def _ranked(query: Vector, vectors: Sequence[Vector]) -> list[Neighbour]:
 
 
 async def _records(
-    generation: Generation,
+    edition: Edition,
     described: Sequence[Described],
     ranked: Sequence[Neighbour],
     *,
@@ -146,7 +146,7 @@ async def _records(
     at_once = limit if matches is None else max(limit, _READ_AT_ONCE)
     for begin in range(0, len(ranked), at_once):
         part = ranked[begin : begin + at_once]
-        records = await generation.memories.get([described[one.row].key for one in part], now=now)
+        records = await edition.memories.get([described[one.row].key for one in part], now=now)
         for one in part:
             record = records.get(described[one.row].key)
             if record is not None and (matches is None or matches(record)):

@@ -15,10 +15,10 @@ _STANDING: dict[str, Any] = {"record": {"$ne": None}}
 
 
 class BankStore:
-    """The banks of one generation."""
+    """The banks of one edition."""
 
-    def __init__(self, database: Database, generation: str) -> None:
-        self._banks = database[f"banks.{generation}"]
+    def __init__(self, database: Database, edition: str) -> None:
+        self._banks = database[f"banks.{edition}"]
 
     async def create_indexes(self) -> None:
         with mongo_errors():

@@ -25,11 +25,11 @@ class Come(NamedTuple):
 
 
 class DecidedStore:
-    """What is decided in one generation."""
+    """What is decided in one edition."""
 
-    def __init__(self, database: Database, generation: str) -> None:
-        self._decided = database[f"decided.{generation}"]
-        self._seen = database[f"seen.{generation}"]
+    def __init__(self, database: Database, edition: str) -> None:
+        self._decided = database[f"decided.{edition}"]
+        self._seen = database[f"seen.{edition}"]
 
     async def create_indexes(self) -> None:
         with mongo_errors():

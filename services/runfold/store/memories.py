@@ -41,10 +41,10 @@ class Described(NamedTuple):
 
 
 class MemoryStore:
-    """The memories of one generation."""
+    """The memories of one edition."""
 
-    def __init__(self, database: Database, generation: str) -> None:
-        self._memories = database[f"memories.{generation}"]
+    def __init__(self, database: Database, edition: str) -> None:
+        self._memories = database[f"memories.{edition}"]
 
     async def create_indexes(self) -> None:
         with mongo_errors():

@@ -108,10 +108,10 @@ def _frames(records: Sequence[Record]) -> bytes:
 
 
 class PageStore:
-    """The pages of one generation."""
+    """The pages of one edition."""
 
-    def __init__(self, database: Database, generation: str) -> None:
-        self._pages = database[f"pages.{generation}"]
+    def __init__(self, database: Database, edition: str) -> None:
+        self._pages = database[f"pages.{edition}"]
 
     async def create_indexes(self) -> None:
         with mongo_errors():

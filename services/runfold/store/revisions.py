@@ -36,10 +36,10 @@ _OFFSET_MAX: Final = 2**63 - 1
 
 
 class RevisionStore:
-    """The revisions of one generation."""
+    """The revisions of one edition."""
 
-    def __init__(self, database: Database, generation: str) -> None:
-        self._revisions = database[f"revisions.{generation}"]
+    def __init__(self, database: Database, edition: str) -> None:
+        self._revisions = database[f"revisions.{edition}"]
 
     async def create_indexes(self) -> None:
         with mongo_errors():

@@ -90,10 +90,10 @@ class RunFilter:
 
 
 class RunStore:
-    """The run states of one generation."""
+    """The run states of one edition."""
 
-    def __init__(self, database: Database, generation: str) -> None:
-        self._runs = database[f"runs.{generation}"]
+    def __init__(self, database: Database, edition: str) -> None:
+        self._runs = database[f"runs.{edition}"]
 
     async def create_indexes(self) -> None:
         with mongo_errors():

@@ -47,10 +47,10 @@ class SessionFilter:
 
 
 class SessionStore:
-    """The sessions of one generation."""
+    """The sessions of one edition."""
 
-    def __init__(self, database: Database, generation: str) -> None:
-        self._sessions = database[f"sessions.{generation}"]
+    def __init__(self, database: Database, edition: str) -> None:
+        self._sessions = database[f"sessions.{edition}"]
 
     async def create_indexes(self) -> None:
         with mongo_errors():

@@ -24,10 +24,10 @@ class Entry(NamedTuple):
 
 
 class StateStore:
-    """The state of one generation."""
+    """The state of one edition."""
 
-    def __init__(self, database: Database, generation: str) -> None:
-        self._values = database[f"values.{generation}"]
+    def __init__(self, database: Database, edition: str) -> None:
+        self._values = database[f"values.{edition}"]
 
     async def create_indexes(self) -> None:
         with mongo_errors():

@@ -1,4 +1,4 @@
-"""Vectors of facts. One belongs to a text and a model, to no generation: it is right for as long as there is the text, and is
+"""Vectors of facts. One belongs to a text and a model, to no edition: it is right for as long as there is the text, and is
 made anew where it is missing. What nobody has asked for in a month is removed.
 """
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from runfold.client.memory_log import LoggedMemories, fold_banks, fold_memories
 from runfold.log.settings import LogSettings
 from runfold.log.shared import partitions_of
-from runfold.store.generation import Generation
+from runfold.store.edition import Edition
 from runfold.verify.runs import WAIT_SECONDS
 from runfold.verify.shared import SharedDifference, differences, lag
 from runfold_projections.memory import MemoryRecord, Revision
@@ -17,7 +17,7 @@ _LOOK_SECONDS = 0.1
 
 
 async def verify_memories(
-    log: LogSettings, stores: Generation, *, wait_seconds: float = WAIT_SECONDS
+    log: LogSettings, stores: Edition, *, wait_seconds: float = WAIT_SECONDS
 ) -> tuple[int, list[SharedDifference]]:
     """How many memories there are, and what is different. What has expired is taken for absent on both sides.
 

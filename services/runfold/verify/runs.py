@@ -13,7 +13,7 @@ from zlib import crc32
 from runfold.log.ends import LogEnds
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
-from runfold.store.generation import Generation
+from runfold.store.edition import Edition
 from runfold.store.pages import Page, pages_of
 from runfold.store.runs import RunState
 from runfold.store.state import own_scope
@@ -38,7 +38,7 @@ class Difference(NamedTuple):
 
 async def verify(
     log: LogSettings,
-    stores: Generation,
+    stores: Edition,
     *,
     run_id: str | None = None,
     wait_seconds: float = WAIT_SECONDS,
@@ -77,7 +77,7 @@ class _Comparison:
     topic: str
     life: RunTopic
     end: int
-    stores: Generation
+    stores: Edition
 
     async def differences(self, *, deadline: float) -> list[Difference] | None:
         """None where there is nothing to compare: another life of the run stands, or the log is empty so far."""

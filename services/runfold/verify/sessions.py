@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from runfold.client.session_log import fold_shared
 from runfold.log.settings import LogSettings
-from runfold.store.generation import Generation
+from runfold.store.edition import Edition
 from runfold.store.state import own_scope
 from runfold.verify.runs import WAIT_SECONDS, told_apart
 from runfold.verify.shared import SharedDifference, differences, lag
@@ -19,7 +19,7 @@ Values = Mapping[tuple[str, str], Value]
 
 
 async def verify_sessions(
-    log: LogSettings, stores: Generation, *, wait_seconds: float = WAIT_SECONDS
+    log: LogSettings, stores: Edition, *, wait_seconds: float = WAIT_SECONDS
 ) -> tuple[int, list[SharedDifference]]:
     """How many sessions there are, and what is different about them and about the state that they share.
 

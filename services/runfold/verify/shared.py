@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from runfold.log.ends import LogEnds
 from runfold.log.settings import LogSettings
 from runfold.log.shared import partitions_of
-from runfold.store.generation import Generation
+from runfold.store.edition import Edition
 
 
 class SharedDifference(NamedTuple):
@@ -38,7 +38,7 @@ def differences(
             yield SharedDifference(key, f"wrong {kind}", f"it differs from the log in {', '.join(fields)}")
 
 
-async def lag(log: LogSettings, stores: Generation, topic: str) -> AsyncIterator[SharedDifference]:
+async def lag(log: LogSettings, stores: Edition, topic: str) -> AsyncIterator[SharedDifference]:
     """Partitions of a topic that runs share which are not folded to their ends."""
     async with LogEnds.connect(log) as ends:
         reached = await stores.decided.positions()

@@ -1,12 +1,12 @@
-"""Which generation of the projections is read: one document, switched when a rebuild has caught up.
+"""Which edition of the projections is read: one document, switched when a rebuild has caught up.
 
     {current: A} ──begin──> {current: A, building: B} ──join──> {current: A, building: B, joined: B} ──switch──> {current: B}
 
-From `join` until some time after the switch readers look into both generations and take what reaches further, so none of
+From `join` until some time after the switch readers look into both editions and take what reaches further, so none of
 them sees anything older than it saw before. A rebuild that dies in between is not read for ever: joining ends by itself.
 
-A generation has its own collections, named by an id that is never used twice. So a database that was dropped is simply a
-new generation, which the projector fills from the beginning of the log.
+An edition has its own collections, named by an id that is never used twice. So a database that was dropped is simply a
+new edition, which the projector fills from the beginning of the log.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -24,10 +24,10 @@ POINTER_LOOK_SECONDS = 1.0
 """How often whoever follows the pointer looks at it."""
 
 JOINED_SECONDS = 60.0
-"""How long a joined generation is read without a switch. Long, since the clocks of two machines may differ."""
+"""How long a joined edition is read without a switch. Long, since the clocks of two machines may differ."""
 
 RETIRED_WRITTEN = 1 / 4
-"""Of the time that a generation stays after a switch: so long projectors write it."""
+"""Of the time that an edition stays after a switch: so long projectors write it."""
 
 RETIRED_READ = 1 / 2
 """Of the same time: so long it is read beside the new one, which must have reached by then what was written last."""
@@ -48,7 +48,7 @@ _NOT_JOINED = {"joined": "", "joined_until": ""}
 
 
 class Pointer(NamedTuple):
-    """The generation that is read, the one that a rebuild writes, and whether both are read since a switch is near."""
+    """The edition that is read, the one that a rebuild writes, and whether both are read since a switch is near."""
 
     current: str
     building: str | None
@@ -57,13 +57,13 @@ class Pointer(NamedTuple):
     """The one from which a rebuild switched to this one; None of one that began with nothing."""
 
 
-class Generations:
+class Editions:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._pointers = database["pointers"]
 
     async def current(self) -> str | None:
-        """The id of the generation that is read; None in an empty database."""
+        """The id of the edition that is read; None in an empty database."""
         pointer = await self.pointer()
         return pointer.current if pointer else None
 
@@ -78,12 +78,12 @@ class Generations:
         return Pointer(found["current"], found.get("building"), joined, found.get("previous"))
 
     async def current_or_first(self) -> str:
-        """The id of the generation that is read; the first one begins here if there is none."""
+        """The id of the edition that is read; the first one begins here if there is none."""
         try:
             with mongo_errors():
                 pointer = await self._pointers.find_one_and_update(
                     {"_id": _POINTER},
-                    {"$setOnInsert": {"current": new_generation()}},
+                    {"$setOnInsert": {"current": new_edition()}},
                     upsert=True,
                     return_document=ReturnDocument.AFTER,
                 )
@@ -106,7 +106,7 @@ class Generations:
         )
 
     async def switch(self, *, old: str, new: str) -> bool:
-        """Makes `new` the generation that is read. False if it is not joined any more: another rebuild has begun or
+        """Makes `new` the edition that is read. False if it is not joined any more: another rebuild has begun or
         finished since, or too much time has passed.
         """
         return await self._move(
@@ -118,23 +118,23 @@ class Generations:
         """Notes that `new` is not built any more; changes nothing after the switch to it."""
         await self._move({"building": new}, {"$unset": {"building": "", **_NOT_JOINED}})
 
-    async def drop(self, generation: str) -> None:
-        """Removes the collections of a generation."""
+    async def drop(self, edition: str) -> None:
+        """Removes the collections of an edition."""
         for name in await self._collections():
-            if name.endswith(f".{generation}"):
+            if name.endswith(f".{edition}"):
                 with mongo_errors():
                     await self._database.drop_collection(name)
 
     async def drop_all(self) -> None:
-        """Throws all projections away; the projector begins a new generation from the log."""
+        """Throws all projections away; the projector begins a new edition from the log."""
         with mongo_errors():
             await self._pointers.drop()
             await self._database.drop_collection(VECTORS)
-        for generation in await self.others():
-            await self.drop(generation)
+        for edition in await self.others():
+            await self.drop(edition)
 
     async def others(self) -> list[str]:
-        """Generations that have collections and are not read: left by a rebuild that did not finish."""
+        """Editions that have collections and are not read: left by a rebuild that did not finish."""
         current = await self.current()
         return sorted({name.rpartition(".")[2] for name in await self._collections()} - {current})
 
@@ -150,5 +150,5 @@ class Generations:
             ]
 
 
-def new_generation() -> str:
+def new_edition() -> str:
     return uuid7().hex

@@ -1,4 +1,4 @@
-"""What is read while there are two generations: of each run the one that reaches further, whoever finds it first."""
+"""What is read while there are two editions: of each run the one that reaches further, whoever finds it first."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -8,9 +8,9 @@ import pytest
 
 from runfold.query.snapshots import Snapshots
 from runfold.settings import Settings
-from runfold.store import generations as pointing
+from runfold.store import editions as pointing
 from runfold.store.database import connect
-from runfold.store.generations import Generations, new_generation
+from runfold.store.editions import Editions, new_edition
 from runfold.store.runs import RunFilter, RunState, RunStore
 from runfold_projections.run import RunRecord
 from runfold_schemas.events import Status
@@ -19,7 +19,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Joined(NamedTuple):
-    """Two generations that are read together."""
+    """Two editions that are read together."""
 
     old: RunStore
     new: RunStore
@@ -38,10 +38,10 @@ class Joined(NamedTuple):
 @pytest.fixture
 async def joined(mongo: str, database: str) -> AsyncIterator[Joined]:
     async with connect(mongo, database) as opened:
-        generations = Generations(opened)
-        old, new = await generations.current_or_first(), new_generation()
-        await generations.begin(old=old, new=new)
-        await generations.join(old=old, new=new)
+        editions = Editions(opened)
+        old, new = await editions.current_or_first(), new_edition()
+        await editions.begin(old=old, new=new)
+        await editions.join(old=old, new=new)
         async with Snapshots(Settings(mongo=mongo, database=database)) as snapshots:
             yield Joined(RunStore(opened, old), RunStore(opened, new), snapshots)
 
@@ -80,14 +80,14 @@ async def test_what_a_dead_rebuild_left_is_not_read_for_ever(
 ):
     monkeypatch.setattr(pointing, "JOINED_SECONDS", 0.0)
     async with connect(mongo, database) as opened:
-        generations = Generations(opened)
-        old, new = await generations.current_or_first(), new_generation()
+        editions = Editions(opened)
+        old, new = await editions.current_or_first(), new_edition()
         await RunStore(opened, old).add([state(1, "running", next_offset=1)])
         await RunStore(opened, new).add(
             [state(1, "running", next_offset=1), state(2, "running", next_offset=1)]
         )
-        await generations.begin(old=old, new=new)
-        await generations.join(old=old, new=new)
+        await editions.begin(old=old, new=new)
+        await editions.join(old=old, new=new)
 
         async with Snapshots(Settings(mongo=mongo, database=database)) as snapshots:
             states, _ = await snapshots.runs(RunFilter(), limit=10)
@@ -102,33 +102,33 @@ async def test_after_a_switch_both_are_read_and_after_everything_was_dropped_the
         connect(mongo, database) as opened,
         Snapshots(Settings(mongo=mongo, database=database)) as read,
     ):
-        generations = Generations(opened)
+        editions = Editions(opened)
 
         async def names() -> list[str]:
             await read.look()
-            return [generation.name for generation in await read.generations()]
+            return [edition.name for edition in await read.editions()]
 
-        first, second = await generations.current_or_first(), new_generation()
+        first, second = await editions.current_or_first(), new_edition()
         assert await names() == [first]
-        await generations.begin(old=first, new=second)
-        await generations.join(old=first, new=second)
-        await generations.switch(old=first, new=second)
+        await editions.begin(old=first, new=second)
+        await editions.join(old=first, new=second)
+        await editions.switch(old=first, new=second)
         assert await names() == [second, first]
 
-        await generations.drop_all()
-        third = await generations.current_or_first()
+        await editions.drop_all()
+        third = await editions.current_or_first()
         assert await names() == [third]
 
 
 async def test_a_pointer_that_a_restored_backup_moves_back_is_followed(mongo: str, database: str):
     async with connect(mongo, database) as opened:
-        first, second = await Generations(opened).current_or_first(), new_generation()
+        first, second = await Editions(opened).current_or_first(), new_edition()
         async with Snapshots(Settings(mongo=mongo, database=database)) as snapshots:
             read = []
             for name in (first, second, first):
                 await opened["pointers"].update_one({}, {"$set": {"current": name}})
                 await snapshots.look()
-                generation = await snapshots.current()
-                read.append(generation.name if generation else None)
+                edition = await snapshots.current()
+                read.append(edition.name if edition else None)
 
     assert read == [first, second, first]

@@ -1,4 +1,4 @@
-"""The stores of one generation."""
+"""The stores of one edition."""
 
 from typing import NamedTuple, Self
 
@@ -14,7 +14,7 @@ from runfold.store.state import StateStore
 from runfold.store.vectors import VectorStore
 
 
-class Generation(NamedTuple):
+class Edition(NamedTuple):
     name: str
     runs: RunStore
     pages: PageStore
@@ -25,7 +25,7 @@ class Generation(NamedTuple):
     revisions: RevisionStore
     banks: BankStore
     vectors: VectorStore
-    """Of all generations."""
+    """Of all editions."""
 
     @classmethod
     def of(cls, database: Database, name: str) -> Self:
