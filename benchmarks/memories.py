@@ -72,7 +72,7 @@ async def _finding(runfold: Runfold, settings: Settings) -> Figures:
     async with Reading(settings) as reading, embedder_of(settings) as embedder:
         known = _Known(embedder)
         similarity = StoredSimilarity(reading.decided, lambda: known)
-        verbs = Memories(runfold, reading.stored_memories, similarity=similarity)
+        verbs = Memories(runfold.connection, reading.stored_memories, similarity=similarity)
         await verbs.nearest(BANK, SCOPE, "warming up")
         without, whole = [], []
         for number in range(READINGS):
@@ -184,13 +184,13 @@ async def _publish(runfold: Runfold, changes: Sequence[MemoryChange]) -> None:
         key = memory_key(change.bank_id, change.memory_id)
         event = new_event(change, event_id=new_event_id(), run_id="-", timestamp=datetime.now(UTC))
         record = Outgoing(key=key.encode(), value=encode(event), headers=headers(event, source="bench"))
-        batches.setdefault(deciding(runfold.topics, key), []).append(record)
+        batches.setdefault(deciding(runfold.connection.topics, key), []).append(record)
     for at, records in batches.items():
         for begin in range(0, len(records), BATCH):
-            ack = await runfold.publisher.send_batch(
+            ack = await runfold.connection.publisher.send_batch(
                 at.topic, records[begin : begin + BATCH], partition=at.partition
             )
-            await runfold.publisher.wait(ack)
+            await runfold.connection.publisher.wait(ack)
 
 
 async def _folded(settings: Settings) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from aiokafka import TopicPartition
 from query import Figures
 from texts import text
 
@@ -25,6 +24,7 @@ from runfold.store.editions import Editions, new_edition
 from runfold.store.pages import EVENTS_MAX, Page, PageStore, pack
 from runfold_schemas.codec import Record, encode
 from runfold_schemas.events import AssistantMessage
+from runfold_schemas.topics import Partition
 
 EVENT_BYTES = 590
 EVENTS = 300_000
@@ -71,7 +71,9 @@ async def fill(settings: Settings, *, runs: int) -> dict[str, str]:
             some = range(begin, min(begin + _RUNS_AT_ONCE, runs))
             opened = await asyncio.gather(*(runfold.open_run(agent_id="benchmark") for _ in some))
             await asyncio.gather(*(_publish(run, EVENTS // runs - 1) for run in opened))
-            topics |= {runfold.topics.run(run.run_id, run.life.log_id): run.life.log_id for run in opened}
+            topics |= {
+                runfold.connection.topics.run(run.run_id, run.life.log_id): run.life.log_id for run in opened
+            }
     return topics
 
 
@@ -89,7 +91,7 @@ async def raw(settings: Settings, log_ids: Mapping[str, str]) -> float:
         pages = PageStore(database, edition)
         await pages.create_indexes()
         for topic in log_ids:
-            tail.follow(TopicPartition(topic, 0), 0)
+            tail.follow(Partition(topic, 0), 0)
         stored: list[tuple[float, int]] = []
         inserting: asyncio.Task[None] | None = None
         fetched = 0

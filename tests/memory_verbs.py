@@ -48,7 +48,7 @@ async def check_memories_rebuild(settings: Settings) -> None:
 async def opened_memories(settings: Settings) -> AsyncIterator[Memories]:
     """Memories with connections of their own, as another process has them."""
     async with Runfold.of(settings.log()) as runfold, Reading(settings) as reading:
-        yield Memories(runfold, reading.stored_memories, similarity=reading.similarity)
+        yield Memories(runfold.connection, reading.stored_memories, similarity=reading.similarity)
 
 
 @asynccontextmanager

@@ -92,7 +92,7 @@ async def opened(way: str, settings: Settings) -> AsyncIterator[SessionVerbs]:
                 yield runfold.sessions
         case "stored":
             async with Runfold.of(settings.log()) as runfold, Reading(settings) as reading:
-                yield Sessions(runfold, reading.stored_sessions)
+                yield Sessions(runfold.connection, reading.stored_sessions)
         case _:
             async with served(build_app(settings)) as client:
                 await until(lambda: is_ready(client), what="the service's connection to Kafka")

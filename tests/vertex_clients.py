@@ -46,7 +46,7 @@ class Engines:
 async def vertex(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server that has Agent Engine's sessions beside our own API."""
     async with Runfold.of(settings.log()) as runfold, Reading(settings) as reading:
-        sessions = Sessions(runfold, reading.stored_sessions)
+        sessions = Sessions(runfold.connection, reading.stored_sessions)
         app = new_app("Agent Engine", ready=reading.check_ready)
         app.include_router(build_session_router(lambda: sessions))
         app.include_router(router(reading))

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from runfold_projections.run import merged_labels
 from runfold_projections.state import Value
+from runfold_schemas.catalog import Life
 from runfold_schemas.codec import Record, decode_record
 from runfold_schemas.data import APP_PREFIX, USER_PREFIX
 from runfold_schemas.errors import UndecodableError
@@ -137,3 +138,14 @@ def _updates(record: SessionRecord, updated: SessionUpdated) -> Mapping[str, Any
     given: dict[str, Any] = {"display_name": updated.display_name, "expires_at": updated.expires_at}
     changed = {name: value for name, value in given.items() if value is not None}
     return {**changed, "labels": merged_labels(record.labels, updated.labels)}
+
+
+def life_of(record: SessionRecord) -> Life:
+    """The life of the session's own run, as the catalog has it while the session stands."""
+    return Life(
+        run_id=record.run_id,
+        log_id=record.log_id,
+        agent_id=record.app,
+        session_id=record.session_id,
+        user_id=record.user,
+    )

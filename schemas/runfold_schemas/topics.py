@@ -34,6 +34,13 @@ _ESCAPE_SIGN = re.compile(r"_([0-9a-f]{2})")
 _PREFIX = re.compile(r"[A-Za-z0-9-]{1,32}")
 
 
+class Partition(NamedTuple):
+    """A partition of a topic. It equals the drivers' own pairs of the same two values."""
+
+    topic: str
+    partition: int
+
+
 class RunTopic(NamedTuple):
     """One life of one run."""
 

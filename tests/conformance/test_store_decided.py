@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
 
 from runfold.store.decided import Come, DecidedStore
 from runfold_projections.memory import Decided, Head, Refused
+from runfold_schemas.topics import Partition
 
-SESSIONS = TopicPartition("t.sessions", 3)
+SESSIONS = Partition("t.sessions", 3)
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-MEMORIES = TopicPartition("t.memories", 3)
+MEMORIES = Partition("t.memories", 3)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ async def test_a_position_never_goes_back_and_is_its_partitions_own(decided):
     await decided.save_position(SESSIONS, 1)
 
     assert await decided.positions() == {SESSIONS: 9, MEMORIES: 2**62}
-    assert await decided.positions([SESSIONS, TopicPartition("t.sessions", 4)]) == {SESSIONS: 9}
+    assert await decided.positions([SESSIONS, Partition("t.sessions", 4)]) == {SESSIONS: 9}
 
 
 async def test_heads_are_saved_over_older_ones_only_and_the_position_after_them(decided):

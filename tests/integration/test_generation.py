@@ -80,14 +80,14 @@ class World:
 
 @pytest.fixture(scope="module")
 async def memories(runfold: Runfold, reading: Reading) -> Memories:
-    memories = Memories(runfold, reading.stored_memories, similarity=reading.similarity)
+    memories = Memories(runfold.connection, reading.stored_memories, similarity=reading.similarity)
     await memories.create_bank("bank")
     return memories
 
 
 @pytest.fixture
 def world(runfold: Runfold, reading: Reading, memories: Memories) -> World:
-    sessions = Sessions(runfold, reading.stored_sessions)
+    sessions = Sessions(runfold.connection, reading.stored_sessions)
     return World(runfold, memories, sessions, scope={"user": uuid4().hex})
 
 

@@ -37,12 +37,12 @@ async def reading(settings: Settings, projector: Projector) -> AsyncIterator[Rea
 
 @pytest.fixture(scope="module")
 def memories(runfold: Runfold, reading: Reading) -> Memories:
-    return Memories(runfold, reading.stored_memories, similarity=reading.similarity)
+    return Memories(runfold.connection, reading.stored_memories, similarity=reading.similarity)
 
 
 @pytest.fixture(scope="module")
 def sessions(runfold: Runfold, reading: Reading) -> Sessions:
-    return Sessions(runfold, reading.stored_sessions)
+    return Sessions(runfold.connection, reading.stored_sessions)
 
 
 class World:
@@ -83,7 +83,7 @@ class World:
     async def answers(self, run: Run) -> list[MemoriesGenerated]:
         """Of the generation that the run's completion has asked for."""
         run_id = await self.log_id(run)
-        if await self.runfold.catalog.lookup(run_id) is None:
+        if await self.runfold.connection.catalog.lookup(run_id) is None:
             return []
         log = await self.runfold.get_run(run_id)
         return [event.data async for event in log.events() if isinstance(event.data, MemoriesGenerated)]

@@ -64,7 +64,7 @@ class World:
         """What `{prefix}.memories` has of the scope, without what comes again."""
         found = [
             one.event.data
-            for at in partitions_of(self.runfold.topics.memories)
+            for at in partitions_of(self.runfold.connection.topics.memories)
             async for one in read_counting(self.settings.log(), at)
         ]
         created = {
@@ -78,7 +78,7 @@ class World:
 @pytest.fixture(scope="module")
 async def memories(settings: Settings, runfold: Runfold, projector: Projector) -> AsyncIterator[Memories]:
     async with Reading(settings) as reading:
-        memories = Memories(runfold, reading.stored_memories, similarity=reading.similarity)
+        memories = Memories(runfold.connection, reading.stored_memories, similarity=reading.similarity)
         await memories.create_bank(BANK)
         yield memories
 

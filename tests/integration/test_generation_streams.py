@@ -97,7 +97,7 @@ class World:
 @pytest.fixture(scope="module")
 async def memories(settings: Settings, runfold: Runfold, projector: Projector) -> AsyncIterator[Memories]:
     async with Reading(settings) as reading:
-        memories = Memories(runfold, reading.stored_memories, similarity=reading.similarity)
+        memories = Memories(runfold.connection, reading.stored_memories, similarity=reading.similarity)
         await memories.create_bank(BANK)
         yield memories
 

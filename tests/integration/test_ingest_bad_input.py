@@ -247,5 +247,7 @@ async def announce_end(runfold: Runfold, run_id: str) -> None:
     """What the projector that owns the run does after it has folded the end."""
     run = await runfold.get_run(run_id)
     record = life_record(run.life.model_copy(update={"ended": True}))
-    ack = await runfold.publisher.send(runfold.topics.catalog, record, partition=partition_of(run_id))
-    await runfold.publisher.wait(ack)
+    ack = await runfold.connection.publisher.send(
+        runfold.connection.topics.catalog, record, partition=partition_of(run_id)
+    )
+    await runfold.connection.publisher.wait(ack)

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
-from aiokafka import TopicPartition
 from tests.session_verbs import WAYS, Projector, opened
 
 from runfold import InvalidEventError, Runfold, UnavailableError, UserMessage
@@ -18,6 +17,7 @@ from runfold.settings import Settings
 from runfold_projections.state import Forward
 from runfold_schemas.codec import new_event
 from runfold_schemas.sessions import SessionCreated, session_key, session_run_id
+from runfold_schemas.topics import Partition
 
 SOON_SECONDS = 2.0
 """Less than any deadline in these tests."""
@@ -33,7 +33,9 @@ async def made_up(runfold: Runfold, session_id: str, app: str, run_id: str | Non
         timestamp=datetime.now(UTC),
     )
     fact = Forward(session_key(session_id), event)
-    await runfold.publisher.wait(await send_shared(runfold.publisher, runfold.settings, fact))
+    await runfold.connection.publisher.wait(
+        await send_shared(runfold.connection.publisher, runfold.connection.settings, fact)
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -86,9 +88,9 @@ async def test_the_ends_of_topics_are_told_and_nothing_of_those_that_do_not_exis
     settings: Settings, runfold: Runfold
 ):
     run = await runfold.open_run(agent_id="agent")
-    topic = runfold.topics.run(run.run_id, run.life.log_id)
-    there, gone = TopicPartition(topic, 0), TopicPartition(f"{settings.prefix}.run.gone.1", 0)
-    beyond = TopicPartition(topic, 7)
+    topic = runfold.connection.topics.run(run.run_id, run.life.log_id)
+    there, gone = Partition(topic, 0), Partition(f"{settings.prefix}.run.gone.1", 0)
+    beyond = Partition(topic, 7)
 
     async with LogEnds.connect(settings.log()) as ends, asyncio.timeout(SOON_SECONDS):
         assert await ends.ends_of([there, gone, beyond]) == {there: 1}
@@ -98,11 +100,11 @@ async def test_the_ends_of_topics_are_told_and_nothing_of_those_that_do_not_exis
 
 async def test_a_topic_that_was_known_and_was_deleted_has_no_end(settings: Settings, runfold: Runfold):
     run = await runfold.open_run(agent_id="agent")
-    at = TopicPartition(runfold.topics.run(run.run_id, run.life.log_id), 0)
+    at = Partition(runfold.connection.topics.run(run.run_id, run.life.log_id), 0)
 
     async with LogEnds.connect(settings.log()) as ends:
         assert await ends.ends_of([at]) == {at: 1}
-        await runfold.delete_topic(at.topic)
+        await runfold.connection.delete_topic(at.topic)
         async with asyncio.timeout(2 * SOON_SECONDS):
             while await ends.ends_of([at]):  # until every broker has heard of it
                 await asyncio.sleep(0.01)
@@ -112,7 +114,7 @@ async def test_each_of_many_that_ask_at_once_has_what_was_there_when_it_asked(
     settings: Settings, runfold: Runfold
 ):
     runs = [await runfold.open_run(agent_id="agent") for _ in range(5)]
-    places = [TopicPartition(runfold.topics.run(one.run_id, one.life.log_id), 0) for one in runs]
+    places = [Partition(runfold.connection.topics.run(one.run_id, one.life.log_id), 0) for one in runs]
 
     async with LogEnds.connect(settings.log()) as ends:
 
@@ -126,7 +128,7 @@ async def test_each_of_many_that_ask_at_once_has_what_was_there_when_it_asked(
 
 async def test_who_stops_waiting_for_an_end_leaves_the_others_theirs(settings: Settings, runfold: Runfold):
     run = await runfold.open_run(agent_id="agent")
-    at = TopicPartition(runfold.topics.run(run.run_id, run.life.log_id), 0)
+    at = Partition(runfold.connection.topics.run(run.run_id, run.life.log_id), 0)
 
     async with LogEnds.connect(settings.log()) as ends:
         asked = [asyncio.create_task(ends.ends_of([at])) for _ in range(3)]

@@ -377,7 +377,7 @@ async def test_changes_published_on_a_run_are_changes_of_the_memory(memories, ba
 async def test_what_a_raw_producer_publishes_on_a_run_is_forwarded_once(memories, bank, worker):
     """And what a generation answers is its changes, all under its id."""
     run = await worker.runfold.open_run(agent_id="a")
-    quiet = worker.runfold.run_of(run.life, forwards=False)
+    quiet = worker.runfold.connection.run_of(run.life, forwards=False)
     generated = MemoriesGenerated(
         bank_id=bank,
         created=(MemoryCreated(bank_id=bank, memory_id="new", memory=memory()),),
@@ -405,8 +405,8 @@ async def test_a_late_copy_of_a_change_changes_nothing(memories, bank, worker, s
     async def publish(data) -> None:
         said = new_event(data, event_id=event_id, run_id="-", timestamp=datetime.now(UTC))
         forward = Forward(memory_key(bank, "m"), said)
-        await worker.runfold.publisher.wait(
-            await send_shared(worker.runfold.publisher, settings.log(), forward)
+        await worker.runfold.connection.publisher.wait(
+            await send_shared(worker.runfold.connection.publisher, settings.log(), forward)
         )
 
     await publish(MemoryCreated(bank_id=bank, memory_id="m", memory=memory()))

@@ -372,8 +372,8 @@ async def _happened(
     for change, at in changes:
         event = new_event(change, event_id=new_event_id(), run_id="-", timestamp=at)
         forward = Forward(memory_key(bank, memory_id), event)
-        publisher = runfold.publisher
-        await publisher.wait(await send_shared(publisher, runfold.settings, forward))
+        publisher = runfold.connection.publisher
+        await publisher.wait(await send_shared(publisher, runfold.connection.settings, forward))
 
 
 async def test_a_projector_makes_the_same_of_the_log_again_and_again(settings):

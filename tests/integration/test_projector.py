@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from tests.processes import Projections, projections, reaches, until, working
 
 from runfold import AssistantMessage, PlannerNote, Run, RunCompleted, Runfold, UserMessage
@@ -18,6 +18,7 @@ from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.editions import Editions, new_edition
 from runfold_schemas.errors import RejectedError
+from runfold_schemas.topics import Partition
 
 PARK_SECONDS = 0.6
 SWEEP_SECONDS = 1.0
@@ -85,7 +86,7 @@ async def test_an_event_that_nobody_announced_is_visible_within_one_sweep(stack:
     run = await stack.runfold.open_run(agent_id="a")
     await stack.parked(run)
 
-    topic = stack.runfold.topics.run(run.run_id, run.life.log_id)
+    topic = stack.runfold.connection.topics.run(run.run_id, run.life.log_id)
     async with AIOKafkaProducer(bootstrap_servers=stack.settings.kafka) as producer:
         record = outgoing(run.event(UserMessage(message="psst")), source="elsewhere")
         sent = await producer.send_and_wait(topic, record.value, key=record.key, headers=list(record.headers))
@@ -101,9 +102,9 @@ async def test_a_run_whose_opener_announced_nothing_is_found_by_the_sweep(stack:
     hidden = opened.model_copy(
         update={"run_id": "hidden", "data": opened.data.model_copy(update={"log_id": other_log})}
     )
-    topic = stack.runfold.topics.run("hidden", other_log)
+    topic = stack.runfold.connection.topics.run("hidden", other_log)
 
-    await stack.runfold.admin.create_run_topic(topic)
+    await stack.runfold.connection.admin.create_run_topic(topic)
     async with AIOKafkaProducer(bootstrap_servers=stack.settings.kafka) as producer:
         record = outgoing(hidden, source="elsewhere")
         await producer.send_and_wait(topic, record.value, key=record.key)
@@ -177,13 +178,13 @@ async def test_two_workers_share_the_runs_and_give_them_up_in_order(stack: Stack
 
 async def test_what_cannot_be_decoded_goes_to_the_dead_letters_and_the_run_goes_on(stack: Stack) -> None:
     run = await stack.runfold.open_run(agent_id="a")
-    topic = stack.runfold.topics.run(run.run_id, run.life.log_id)
+    topic = stack.runfold.connection.topics.run(run.run_id, run.life.log_id)
     async with AIOKafkaProducer(bootstrap_servers=stack.settings.kafka) as producer:
         bad = await producer.send_and_wait(topic, b'{"type": "no such kind"}', headers=[("x", b"1")])
     after = (await run.publish(UserMessage(message="hi"))).offset
     await stack.holds(run, after)
 
-    letters = TopicPartition(stack.runfold.topics.dead_letters, 0)
+    letters = Partition(stack.runfold.connection.topics.dead_letters, 0)
     async with AIOKafkaConsumer(
         bootstrap_servers=stack.settings.kafka, auto_offset_reset="earliest"
     ) as consumer:
@@ -222,7 +223,7 @@ async def test_the_catalog_says_that_a_run_has_ended(stack: Stack) -> None:
     await run.fail("out of money")
 
     async def told() -> bool:
-        life = await stack.runfold.catalog.lookup(run.run_id)
+        life = await stack.runfold.connection.catalog.lookup(run.run_id)
         return life is not None and life.ended and life.session_id == "s"
 
     await until(told, what="the end in the catalog")

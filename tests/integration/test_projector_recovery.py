@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from tests.integration.test_projector import working
 from tests.processes import Projections, projections, until
 
@@ -16,7 +16,7 @@ from runfold.settings import Settings
 from runfold.store.runs import RunState
 from runfold_projections.run import RunRecord
 from runfold_schemas.codec import Record
-from runfold_schemas.topics import RunTopic
+from runfold_schemas.topics import Partition, RunTopic
 
 SWEEP_SECONDS = 1.0
 
@@ -77,18 +77,20 @@ async def test_a_rebuild_tells_what_no_projector_has_told_and_nothing_twice(
     for _ in range(2):
         await rebuilding.rebuild(settings, report=lambda _: None, switched=lambda: None)
 
-    letters = TopicPartition(runfold.topics.dead_letters, 0)
+    letters = Partition(runfold.connection.topics.dead_letters, 0)
     async with AIOKafkaConsumer(bootstrap_servers=settings.kafka) as consumer:
         consumer.assign([letters])
         buried = (await consumer.end_offsets([letters]))[letters]
-    lives = [await runfold.catalog.lookup(run.run_id) for run in (told, untold)]
+    lives = [await runfold.connection.catalog.lookup(run.run_id) for run in (told, untold)]
     assert buried == 2
     assert [life is not None and life.ended for life in lives] == [True, True]
 
 
 async def test_a_topic_whose_opener_wrote_nothing_disturbs_no_other_run(settings: Settings, runfold: Runfold):
     async with projections(settings) as stored, working(settings, stored.edition) as worker:
-        await runfold.admin.create_run_topic(runfold.topics.run("never-opened", "0" * 32))
+        await runfold.connection.admin.create_run_topic(
+            runfold.connection.topics.run("never-opened", "0" * 32)
+        )
         await asyncio.sleep(3 * SWEEP_SECONDS)
 
         run = await runfold.open_run(agent_id="a")
@@ -106,13 +108,13 @@ async def test_a_partition_that_is_ours_again_brings_the_runs_that_another_proje
     settings = settings.model_copy(update={"sweep_seconds": 600.0})
     async with projections(settings) as stored, working(settings, stored.edition) as worker:
         run_id, log_id = "taken-up", "0" * 32
-        await runfold.admin.create_run_topic(runfold.topics.run(run_id, log_id))
+        await runfold.connection.admin.create_run_topic(runfold.connection.topics.run(run_id, log_id))
         # Its announcement is committed: this worker was stopped, and lost its membership, when the other one took it.
         unfolded = RunRecord(run_id=run_id, agent_id="a")
         taken = RunState(log_id, partition_of(run_id), active=True, record=unfolded)
         await stored.runs.add([taken])
         async with AIOKafkaProducer(bootstrap_servers=settings.kafka) as producer:
-            await producer.send_and_wait(runfold.topics.run(run_id, log_id), b"garbage")
+            await producer.send_and_wait(runfold.connection.topics.run(run_id, log_id), b"garbage")
 
         await worker._assigned(set(worker.partitions))
 
@@ -175,7 +177,7 @@ async def is_active(worker: Worker, run_id: str) -> bool:
 
 async def garbage(settings: Settings, runfold: Runfold, run: Run) -> None:
     async with AIOKafkaProducer(bootstrap_servers=settings.kafka) as producer:
-        await producer.send_and_wait(runfold.topics.run(run.run_id, run.life.log_id), b"garbage")
+        await producer.send_and_wait(runfold.connection.topics.run(run.run_id, run.life.log_id), b"garbage")
 
 
 async def completed(stored: Projections, run: Run) -> bool:

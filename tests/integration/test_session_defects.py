@@ -34,7 +34,7 @@ async def test_a_session_that_names_the_run_of_another_does_not_take_it_with_it(
         created = new_data(SessionCreated, session_id="thief", app="shop", log_id=victim.log_id)
         deleted = new_data(SessionDeleted, session_id="thief")
         await until(lambda: stored.runs.get(victim.run_id), what="the run of the session")
-        publisher = stored.runfold.publisher
+        publisher = stored.runfold.connection.publisher
         for data in (created, deleted):
             sent = await send_shared(publisher, settings.log(), fact(data, "thief", victim.run_id))
             await publisher.wait(sent)
@@ -70,9 +70,9 @@ async def test_the_catalog_has_a_deleted_run_as_deleted_whatever_is_said_of_it_l
         await sessions.create(app="shop", user="ann", session_id="s")
         run = await stored.run(UserMessage(message="m"), agent_id="shop", session_id="s")
         await sessions.delete("s")
-        await stored.runfold.announce(run.life.model_copy(update={"ended": True}))
+        await stored.runfold.connection.announce(run.life.model_copy(update={"ended": True}))
 
-        life = await stored.runfold.catalog.lookup(run.run_id)
+        life = await stored.runfold.connection.catalog.lookup(run.run_id)
 
         assert life is not None
         assert life.deleted

@@ -25,8 +25,8 @@ async def test_an_expired_session_is_deleted_with_its_topic(settings: Settings):
         over = await sessions.create(app="shop", session_id="over", ttl=timedelta(milliseconds=50))
 
         async def only_one_topic_is_left() -> bool:
-            topics = await runfold.admin.list_run_topics()
-            return topics == [runfold.topics.run(kept.record.run_id, kept.record.log_id)]
+            topics = await runfold.connection.admin.list_run_topics()
+            return topics == [runfold.connection.topics.run(kept.record.run_id, kept.record.log_id)]
 
         await until(only_one_topic_is_left, what="the end of an expired session's topic")
 

@@ -282,7 +282,7 @@ async def test_an_event_that_its_producer_broke_into_lines_stays_on_one_line(api
     run = await runfold.get_run((await api.get(path)).json()["run_id"])
     event = run.event(PlannerNote(note="a\nb"))
     value = json.dumps(event.model_dump(mode="json", exclude_unset=True), indent=1).encode()
-    topic = runfold.topics.run(run.run_id, run.life.log_id)
+    topic = runfold.connection.topics.run(run.run_id, run.life.log_id)
     await run.publish(PlannerNote(note="which wakes the projector"))
     await send_raw(runfold, topic, run.run_id, value)
 
@@ -480,7 +480,7 @@ async def has_runs(api: httpx.AsyncClient, path: str, count: int) -> bool:
 
 async def send_raw(runfold: Runfold, topic: str, run_id: str, value: bytes) -> None:
     record = Outgoing(key=run_id.encode(), value=value, headers=[])
-    await runfold.publisher.wait(await runfold.publisher.send(topic, record))
+    await runfold.connection.publisher.wait(await runfold.connection.publisher.send(topic, record))
 
 
 def moment(text: str) -> datetime:

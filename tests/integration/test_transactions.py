@@ -55,7 +55,7 @@ async def say(producer: AIOKafkaProducer, runfold: Runfold, run: Run, *words: st
         record = outgoing(run.event(UserMessage(message=word)), source="tests")
         async with producer.transaction():
             await producer.send(
-                runfold.topics.run(run.run_id, run.life.log_id),
+                runfold.connection.topics.run(run.run_id, run.life.log_id),
                 record.value,
                 key=record.key,
                 headers=list(record.headers),
@@ -80,7 +80,9 @@ async def test_a_run_is_looked_up_behind_a_transaction_on_the_catalog(
     run = await runfold.open_run(agent_id="a")
     record, partition = life_record(run.life), partition_of(run.run_id)
     async with transactions(kafka, prefix) as producer, producer.transaction():
-        await producer.send(runfold.topics.catalog, record.value, key=record.key, partition=partition)
+        await producer.send(
+            runfold.connection.topics.catalog, record.value, key=record.key, partition=partition
+        )
 
     assert (await runfold.get_run(run.run_id)).life == run.life
     async with Runfold.of(settings.log()) as another:

@@ -152,7 +152,7 @@ async def test_verifying_again_and_again_while_projectors_work_finds_nothing(
 
 async def test_a_topic_without_a_record_is_no_difference(projected: Projected) -> None:
     async with Runfold.of(projected.stored.settings.log()) as runfold:
-        await runfold.admin.create_run_topic(runfold.topics.run("begun", "0" * 32))
+        await runfold.connection.admin.create_run_topic(runfold.connection.topics.run("begun", "0" * 32))
 
     assert await projected.differences() == set()
 

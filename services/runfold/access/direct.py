@@ -24,7 +24,7 @@ async def direct_sessions(settings: Settings) -> AsyncIterator[Sessions]:
     async with AsyncExitStack() as stack:
         runfold = await stack.enter_async_context(Runfold.of(settings.log("runfold/sessions")))
         reading = await stack.enter_async_context(Reading(settings))
-        yield Sessions(runfold, reading.stored_sessions)
+        yield Sessions(runfold.connection, reading.stored_sessions)
 
 
 @asynccontextmanager
@@ -36,8 +36,8 @@ async def direct_memories(settings: Settings) -> AsyncIterator[Remembering]:
         runfold = await stack.enter_async_context(Runfold.of(settings.log("runfold/memories")))
         reading = await stack.enter_async_context(Reading(settings))
         model = await stack.enter_async_context(chosen_model(settings))
-        memories = Memories(runfold, reading.stored_memories, similarity=reading.similarity)
-        sessions = Sessions(runfold, reading.stored_sessions)
+        memories = Memories(runfold.connection, reading.stored_memories, similarity=reading.similarity)
+        sessions = Sessions(runfold.connection, reading.stored_sessions)
         generator = Generator(memories, runfold, model, sessions=sessions)
         tending = Tending(lambda: generator)
         if model is not None:

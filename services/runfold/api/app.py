@@ -56,10 +56,11 @@ def build_app(settings: Settings, *, model: MemoryModel | None = None) -> FastAP
         description="Publish runs and read them: events in, ledgers out; sessions and their state.",
     )
     app.include_router(build_router(connection.runfold))
-    sessions = _verbs_of(connection, lambda runfold: Sessions(runfold, reading.stored_sessions))
+    sessions = _verbs_of(connection, lambda runfold: Sessions(runfold.connection, reading.stored_sessions))
     app.include_router(build_session_router(sessions))
     memories = _verbs_of(
-        connection, lambda runfold: Memories(runfold, reading.stored_memories, similarity=reading.similarity)
+        connection,
+        lambda runfold: Memories(runfold.connection, reading.stored_memories, similarity=reading.similarity),
     )
     generation = Generation(
         settings, runfold=connection.runfold, memories=memories, sessions=sessions, model=model

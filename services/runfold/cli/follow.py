@@ -5,7 +5,6 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Final
 
-from aiokafka import TopicPartition
 from rich.console import Console
 
 from runfold import Run, Runfold
@@ -15,6 +14,7 @@ from runfold.log.tail import Tail
 from runfold.settings import Settings
 from runfold_projections.admission import Admission, Admitted
 from runfold_schemas.errors import RunNotFoundError, SessionNotFoundError
+from runfold_schemas.topics import Partition
 
 _LOOK_SECONDS: Final = 1.0
 
@@ -53,7 +53,7 @@ async def _run_of(session_id: str, runfold: Runfold, *, wait: bool) -> Run:
 
 async def _admitted(settings: LogSettings, runfold: Runfold, run: Run) -> AsyncIterator[Admitted]:
     """The run's log from its beginning, and what is appended, up to the run's end and what had come late by now."""
-    at = TopicPartition(runfold.topics.run(run.run_id, run.life.log_id), 0)
+    at = Partition(runfold.connection.topics.run(run.run_id, run.life.log_id), 0)
     admission = Admission(run.run_id)
     async with Tail.connect(settings) as tail:
         tail.follow(at, 0)

@@ -186,7 +186,7 @@ async def _place(settings: Settings, memory_id: str, bank: str | None) -> AsyncI
 
 async def _fate(runfold: Runfold, bank_id: str, memory_id: str) -> str | None:
     """Why a memory is not there, and what can be done; None if it never was."""
-    head, now = await LogMemoryReader(runfold).head(bank_id, memory_id), datetime.now(UTC)
+    head, now = await LogMemoryReader(runfold.connection).head(bank_id, memory_id), datetime.now(UTC)
     if head is None or head.stands(now):
         return None
     ended = head.deleted_at or head.expires_at
@@ -214,7 +214,7 @@ async def _bank(runfold: Runfold, given: str | None) -> str:
 async def _list_banks(runfold: Runfold, *, as_json: bool) -> None:
     banks, _ = await runfold.memories.banks(limit=_ALL)
     folded, now = (
-        await fold_memories(runfold.settings, partitions_of(runfold.topics.memories)),
+        await fold_memories(runfold.connection.settings, partitions_of(runfold.connection.topics.memories)),
         datetime.now(UTC),
     )
     counts = Counter(head.bank_id for head in folded.heads.values() if head.stands(now))

@@ -12,10 +12,11 @@ Writing needs Kafka; what is read is a `MemoryReader`'s matter. Every verb retur
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
+from runfold.client.connection import LogConnection
 from runfold.client.memory import MemoriesWanted, MemoryReader, Near, Published, RevisionOptions, Similarity
 from runfold.client.memory_terms import left, restored, ttl_of_created, with_expiry
 from runfold.ids import new_event_id, uuid7
@@ -55,9 +56,6 @@ from runfold_schemas.memories import (
 )
 from runfold_schemas.topics import check_id
 
-if TYPE_CHECKING:
-    from runfold.client.runfold import Runfold
-
 _ATTEMPTS: Final = 20
 """To change a memory that others change at the same time."""
 
@@ -70,9 +68,9 @@ class Memories:
     """
 
     def __init__(
-        self, runfold: "Runfold", reader: MemoryReader, *, similarity: Similarity | None = None
+        self, connection: LogConnection, reader: MemoryReader, *, similarity: Similarity | None = None
     ) -> None:
-        self._runfold = runfold
+        self._connection = connection
         self._reader = reader
         self._similarity = similarity
 
@@ -321,7 +319,7 @@ class Memories:
         now = datetime.now(UTC)
         events = [_event(change, event_id=event_id, run_id=run_id, now=now) for change in changes]
         keys = [memory_key(change.bank_id, change.memory_id) for change in changes]
-        publisher, settings = self._runfold.publisher, self._runfold.settings
+        publisher, settings = self._connection.publisher, self._connection.settings
         acks = [
             await send_shared(publisher, settings, Forward(key, event))
             for key, event in zip(keys, events, strict=True)
@@ -367,7 +365,7 @@ class Memories:
 
     async def _publish(self, key: str, event: AnyEvent) -> int:
         """The offset of the event once it is durable."""
-        publisher, settings = self._runfold.publisher, self._runfold.settings
+        publisher, settings = self._connection.publisher, self._connection.settings
         ack = await publisher.wait(await send_shared(publisher, settings, Forward(key, event)))
         return int(ack.offset)
 

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from aiokafka import TopicPartition
-
+from runfold.client.connection import LogConnection
 from runfold.client.memory import MemoriesWanted, Published, foreign_cursor, offset_of
 from runfold.log.settings import LogSettings
 from runfold.log.shared import deciding, partitions_of, read_counting
@@ -23,9 +22,7 @@ from runfold_projections.memory import (
     ended,
 )
 from runfold_schemas.memories import bank_key, memory_key
-
-if TYPE_CHECKING:
-    from runfold.client.runfold import Runfold
+from runfold_schemas.topics import Partition
 
 Place = tuple[datetime, str]
 """Of an entry in its list: its time, and its name."""
@@ -47,9 +44,9 @@ class LoggedMemories:
 class LogMemoryReader:
     """A `MemoryReader` that reads whole partitions for each answer, and knows nothing of similarity."""
 
-    def __init__(self, runfold: "Runfold") -> None:
-        self._settings = runfold.settings
-        self._topics = runfold.topics
+    def __init__(self, connection: LogConnection) -> None:
+        self._settings = connection.settings
+        self._topics = connection.topics
 
     async def bank(self, bank_id: str) -> BankRecord | None:
         at = deciding(self._topics, bank_key(bank_id))
@@ -126,7 +123,7 @@ class LogMemoryReader:
         return await fold_memories(self._settings, [deciding(self._topics, memory_key(bank_id, memory_id))])
 
 
-async def fold_memories(settings: LogSettings, partitions: list[TopicPartition]) -> LoggedMemories:
+async def fold_memories(settings: LogSettings, partitions: list[Partition]) -> LoggedMemories:
     """What these partitions fold to, from their beginning to their end as it is now."""
     fold = MemoryFold({})
     for at in partitions:
@@ -143,7 +140,7 @@ async def fold_memories(settings: LogSettings, partitions: list[TopicPartition])
     )
 
 
-async def fold_banks(settings: LogSettings, partitions: list[TopicPartition]) -> dict[str, BankRecord]:
+async def fold_banks(settings: LogSettings, partitions: list[Partition]) -> dict[str, BankRecord]:
     """The banks of these partitions of `{prefix}.banks`."""
     banks: dict[str, BankRecord | None] = {}
     for at in partitions:

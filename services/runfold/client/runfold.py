@@ -8,19 +8,17 @@ Leaving the block completes the run; an exception fails it with the error.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Self
 
+from runfold.client.connection import LogConnection
 from runfold.client.memories import Memories
 from runfold.client.memory_log import LogMemoryReader
-from runfold.client.run import Run, check_size, outgoing
+from runfold.client.run import Run
 from runfold.client.session_log import LogSessionReader
 from runfold.client.sessions import Sessions
 from runfold.ids import new_event_id, new_log_id, uuid7
-from runfold.log.admin import LogAdmin
-from runfold.log.catalog import CatalogView, life_record, partition_of
-from runfold.log.publisher import Publisher
 from runfold.log.settings import LogSettings
 from runfold_projections.admission import Admitted
 from runfold_projections.run import ERROR_LENGTH_MAX
@@ -34,8 +32,8 @@ from runfold_schemas.errors import (
     RunfoldError,
     RunNotFoundError,
 )
-from runfold_schemas.events import AnyEvent, RunOpened
-from runfold_schemas.topics import Topics, check_id, check_session_id
+from runfold_schemas.events import RunOpened
+from runfold_schemas.topics import check_id, check_session_id
 
 
 class Runfold:
@@ -48,12 +46,7 @@ class Runfold:
     """
 
     def __init__(self, kafka: str = "127.0.0.1:9092", *, prefix: str = "runfold", **options: Any) -> None:
-        self.settings = LogSettings(kafka=kafka, prefix=prefix, **options)
-        self.topics = Topics(prefix)
-        self._stack = AsyncExitStack()
-        self.publisher: Publisher
-        self.admin: LogAdmin
-        self.catalog: CatalogView
+        self.connection = LogConnection(LogSettings(kafka=kafka, prefix=prefix, **options))
 
     @classmethod
     def of(cls, settings: LogSettings) -> Self:
@@ -61,29 +54,21 @@ class Runfold:
         return cls(**dict(settings))
 
     async def __aenter__(self) -> Self:
-        try:
-            self.admin = await self._stack.enter_async_context(LogAdmin.connect(self.settings))
-            self.publisher = await self._stack.enter_async_context(Publisher.connect(self.settings))
-            self.catalog = await self._stack.enter_async_context(CatalogView.connect(self.settings))
-            await self.admin.check_broker()
-            await self.admin.create_shared_topics()
-        except BaseException:
-            await self._stack.aclose()
-            raise
+        await self.connection.__aenter__()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._stack.aclose()
+        await self.connection.__aexit__(*exc_info)
 
     @property
     def sessions(self) -> Sessions:
         """Sessions, read from the log alone, as this client reads everything."""
-        return Sessions(self, LogSessionReader(self))
+        return Sessions(self.connection, LogSessionReader(self.connection))
 
     @property
     def memories(self) -> Memories:
         """Memories, read from the log alone likewise: without similarity, which needs the services."""
-        return Memories(self, LogMemoryReader(self))
+        return Memories(self.connection, LogMemoryReader(self.connection))
 
     @asynccontextmanager
     async def run(self, *, agent_id: str, **options: Any) -> AsyncIterator[Run]:
@@ -124,7 +109,7 @@ class Runfold:
                 check_id(given, name=name)
         if session_id is not None:
             check_session_id(session_id)
-        standing = await self.catalog.lookup(run_id) if run_id is not None else None
+        standing = await self.connection.catalog.lookup(run_id) if run_id is not None else None
         if standing is None:
             opened = Life(
                 run_id=run_id or str(uuid7()), log_id=new_log_id(), agent_id=agent_id, session_id=session_id
@@ -141,30 +126,33 @@ class Runfold:
             # Only a given id can have been opened by somebody else meanwhile.
             standing = await self._first_life(opened) if run_id is not None else opened
             if standing is opened:
-                return self.run_of(opened, turn_id=turn_id, is_new=True)
+                return self.connection.run_of(opened, turn_id=turn_id, is_new=True)
         _check_owner(standing, agent_id=agent_id, session_id=session_id)
-        return self.run_of(standing, turn_id=turn_id)
+        return self.connection.run_of(standing, turn_id=turn_id)
 
     async def get_run(self, run_id: str, *, turn_id: str | None = None) -> Run:
         """The run of that id, to publish to it or to read it. Raises `RunNotFoundError`, `UnavailableError`."""
-        life = await self.catalog.lookup(check_id(run_id, name="run_id"))
+        life = await self.connection.catalog.lookup(check_id(run_id, name="run_id"))
         if life is None or life.deleted:
             raise RunNotFoundError(run_id)
-        return self.run_of(life, turn_id=turn_id)
+        return self.connection.run_of(life, turn_id=turn_id)
 
     async def session_runs(self, session_id: str) -> list[Run]:
         """The runs of a session, in the order of their opening. Reads the whole catalog."""
-        await self.catalog.follow_all()
+        await self.connection.catalog.follow_all()
         lives = sorted(
             (life for life in self._standing_lives() if life.session_id == session_id),
             key=lambda life: life.log_id,
         )
-        return [self.run_of(life) for life in lives]
+        return [self.connection.run_of(life) for life in lives]
 
     async def runs(self) -> list[Run]:
         """All runs, in the order of their opening. Reads the whole catalog."""
-        await self.catalog.follow_all()
-        return [self.run_of(life) for life in sorted(self._standing_lives(), key=lambda life: life.log_id)]
+        await self.connection.catalog.follow_all()
+        return [
+            self.connection.run_of(life)
+            for life in sorted(self._standing_lives(), key=lambda life: life.log_id)
+        ]
 
     async def history(self, *, session_id: str | None = None) -> AsyncIterator[tuple[Run, Admitted]]:
         """The log of every run, or of a session's runs, one run after the other in the order of their opening."""
@@ -173,25 +161,21 @@ class Runfold:
                 yield run, admitted
 
     def _standing_lives(self) -> Iterator[Life]:
-        return (life for life in self.catalog.lives() if not life.deleted)
-
-    def run_of(self, life: Life, **options: Any) -> Run:
-        """The run of a life that is known already; `options` are those of `Run`."""
-        return Run(self.settings, self.catalog, self.publisher, life, **options)
+        return (life for life in self.connection.catalog.lives() if not life.deleted)
 
     async def _first_life(self, opened: Life) -> Life:
         """The life that stands, which is the first in the catalog's order; `opened` goes if it is another one."""
-        standing = await self.catalog.lookup(opened.run_id)
+        standing = await self.connection.catalog.lookup(opened.run_id)
         if standing is None or standing.log_id == opened.log_id:
             return opened
-        lost = self.topics.run(opened.run_id, opened.log_id)
-        await self.delete_topic(lost)
+        lost = self.connection.topics.run(opened.run_id, opened.log_id)
+        await self.connection.delete_topic(lost)
         return standing
 
     async def _open_log(
         self, life: Life, opening: RunOpened, *, turn_id: str | None, started_at: datetime | None
     ) -> None:
-        topic = self.topics.run(life.run_id, life.log_id)
+        topic = self.connection.topics.run(life.run_id, life.log_id)
         event = new_event(
             opening,
             event_id=new_event_id(),
@@ -199,28 +183,8 @@ class Runfold:
             timestamp=started_at or datetime.now(UTC),
             turn_id=turn_id,
         )
-        await self.open_topic(topic, event)
-        await self.announce(life)
-
-    async def open_topic(self, topic: str, opening: AnyEvent) -> None:
-        """Creates the topic of a life of a run, and makes `opening` its first event. Nobody knows of it yet."""
-        record = outgoing(opening, source=self.settings.source)
-        check_size([record])
-        await self.admin.create_run_topic(topic)
-        await self.publisher.prime([topic])
-        await self.publisher.wait(await self.publisher.send(topic, record))
-
-    async def announce(self, life: Life) -> None:
-        """Says on the catalog that the run is there."""
-        announced = await self.publisher.send(
-            self.topics.catalog, life_record(life), partition=partition_of(life.run_id)
-        )
-        await self.publisher.wait(announced)
-
-    async def delete_topic(self, topic: str) -> None:
-        """Deletes a topic that nobody was told of, or should have been told of."""
-        await self.publisher.forget(topic)
-        await self.admin.delete_topics([topic])
+        await self.connection.open_topic(topic, event)
+        await self.connection.announce(life)
 
 
 def _check_owner(life: Life, *, agent_id: str, session_id: str | None) -> None:

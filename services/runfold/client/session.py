@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Protocol
 from runfold.client.run import Position
 from runfold_projections.run import RunRecord
 from runfold_projections.session import SessionRecord
-from runfold_schemas.catalog import Life
 from runfold_schemas.data import Data
 from runfold_schemas.events import ENDINGS, AnyEvent
 
@@ -89,17 +88,6 @@ class SessionReader(Protocol):
         cursor: str | None,
     ) -> tuple[list[Session], str | None]:
         """A page of sessions, the newest first, and the cursor of the next page."""
-
-
-def life_of(record: SessionRecord) -> Life:
-    """The life of the session's own run, as the catalog has it while the session stands."""
-    return Life(
-        run_id=record.run_id,
-        log_id=record.log_id,
-        agent_id=record.app,
-        session_id=record.session_id,
-        user_id=record.user,
-    )
 
 
 def has_expired(record: SessionRecord, now: datetime) -> bool:

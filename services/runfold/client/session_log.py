@@ -2,36 +2,32 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from aiokafka import TopicPartition
-
-from runfold.client.session import EventsWanted, Logged, Session, has_expired, life_of
+from runfold.client.connection import LogConnection
+from runfold.client.session import EventsWanted, Logged, Session, has_expired
 from runfold.log.catalog import partition_of
 from runfold.log.reader import LogGoneError
 from runfold.log.settings import LogSettings
 from runfold.log.shared import read_counting
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold
-from runfold_projections.session import SessionRecord, SharedFold
+from runfold_projections.session import SessionRecord, SharedFold, life_of
 from runfold_projections.state import own_changes
 from runfold_schemas.errors import InvalidEventError, InvalidIdError
 from runfold_schemas.events import ABOUT_THE_RUN, AnyEvent
 from runfold_schemas.sessions import app_scope, session_key, user_scope
-from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
-
-if TYPE_CHECKING:
-    from runfold.client.runfold import Runfold
+from runfold_schemas.topics import CATALOG_PARTITIONS, Partition, Topics
 
 
 class LogSessionReader:
     """A `SessionReader` that reads whole partitions of `{prefix}.sessions` for each answer."""
 
-    def __init__(self, runfold: "Runfold") -> None:
-        self._runfold = runfold
+    def __init__(self, connection: LogConnection) -> None:
+        self._connection = connection
 
     async def find(self, session_id: str) -> SessionRecord | None:
-        folded = await fold_shared(self._runfold.settings, {partition_of(session_key(session_id))})
+        folded = await fold_shared(self._connection.settings, {partition_of(session_key(session_id))})
         return folded.sessions.get(session_id)
 
     async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
@@ -40,7 +36,7 @@ class LogSessionReader:
     async def _session(
         self, record: SessionRecord, shared: Mapping[str, Any], wanted: EventsWanted | None
     ) -> Session:
-        history = [admitted async for admitted in self._runfold.run_of(life_of(record)).history()]
+        history = [admitted async for admitted in self._connection.run_of(life_of(record)).history()]
         own = {key: value.value for one in history for key, value in own_changes(one).items()}
         return Session(
             record,
@@ -52,13 +48,13 @@ class LogSessionReader:
         )
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
-        folded = await fold_shared(self._runfold.settings, {partition_of(scope) for scope in scopes})
+        folded = await fold_shared(self._connection.settings, {partition_of(scope) for scope in scopes})
         return _values_of(folded, scopes)
 
     async def list(
         self, *, app: str | None, user: str | None, labels: Mapping[str, str], limit: int, cursor: str | None
     ) -> tuple[list[Session], str | None]:
-        folded = await fold_shared(self._runfold.settings, range(CATALOG_PARTITIONS))
+        folded = await fold_shared(self._connection.settings, range(CATALOG_PARTITIONS))
         now = datetime.now(UTC)
         records = [
             record
@@ -85,7 +81,7 @@ async def fold_shared(settings: LogSettings, partitions: Iterable[int]) -> Share
     folded = SharedFold({})
     topic = Topics(settings.prefix).sessions
     for partition in partitions:
-        async for one in read_counting(settings, TopicPartition(topic, partition)):
+        async for one in read_counting(settings, Partition(topic, partition)):
             folded.take(one.key, one.event, one.offset)
     return folded
 

@@ -16,15 +16,16 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from runfold.client.connection import LogConnection
 from runfold.client.run import Position, Run, outgoing
-from runfold.client.session import EventsWanted, Session, SessionReader, has_expired, life_of
+from runfold.client.session import EventsWanted, Session, SessionReader, has_expired
 from runfold.ids import new_event_id, new_log_id, uuid7
 from runfold.log.shared import send_shared
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, fold
-from runfold_projections.session import SessionRecord
+from runfold_projections.session import SessionRecord, life_of
 from runfold_projections.state import (
     FORWARD_BYTES_MAX,
     Forward,
@@ -58,9 +59,6 @@ from runfold_schemas.sessions import (
 )
 from runfold_schemas.topics import check_id, check_session_id
 
-if TYPE_CHECKING:
-    from runfold.client.runfold import Runfold
-
 _LOOK_UP_SECONDS: Final = 2.0
 
 _OPEN_MAX: Final = 10_000
@@ -70,8 +68,8 @@ _OPEN_MAX: Final = 10_000
 class Sessions:
     """Every verb may raise `UnavailableError`, `InvalidIdError` and `InvalidEventError`."""
 
-    def __init__(self, runfold: "Runfold", reader: SessionReader) -> None:
-        self._runfold = runfold
+    def __init__(self, connection: LogConnection, reader: SessionReader) -> None:
+        self._connection = connection
         self._reader = reader
         self._open: OrderedDict[str, _Open] = OrderedDict()
 
@@ -107,18 +105,18 @@ class Sessions:
         await self._make_room(session_id, now)
         opening = _opening(created, checked_state(state or {}, field="state"), now)
         shared = _shared([opening], app=app, user=user)
-        topic = self._runfold.topics.run(opening.run_id, created.log_id)
-        await self._runfold.open_topic(topic, opening)
+        topic = self._connection.topics.run(opening.run_id, created.log_id)
+        await self._connection.open_topic(topic, opening)
         await self._decide([_fact(created, session_id, opening.run_id, now)])
         record = await self._reader.find(session_id)
         if record is None or record.run_id != opening.run_id:
-            await self._runfold.delete_topic(topic)
+            await self._connection.delete_topic(topic)
             raise SessionConflictError(session_id)
-        await self._runfold.announce(life_of(record))
+        await self._connection.announce(life_of(record))
         await self._decide(shared)
         # From here on the catalog tells us if somebody else deletes it.
-        self._runfold.catalog.watch(opening.run_id)
-        run = self._runfold.run_of(life_of(record), is_new=True, forwards=False)
+        self._connection.catalog.watch(opening.run_id)
+        run = self._connection.run_of(life_of(record), is_new=True, forwards=False)
         self._remember(record, run, 1)
         values = await self._reader.values([app_scope(app), user_scope(app, user)])
         return _new_session(record, opening, values)
@@ -222,16 +220,16 @@ class Sessions:
             run_id=record.run_id,
             timestamp=now,
         )
-        topic = self._runfold.topics.run(record.run_id, record.log_id)
-        sealed = await self._runfold.publisher.send(
-            topic, outgoing(canceled, source=self._runfold.settings.source)
+        topic = self._connection.topics.run(record.run_id, record.log_id)
+        sealed = await self._connection.publisher.send(
+            topic, outgoing(canceled, source=self._connection.settings.source)
         )
-        await self._runfold.publisher.wait(sealed)
+        await self._connection.publisher.wait(sealed)
         deleted = new_data(SessionDeleted, session_id=record.session_id)
         await self._decide([_fact(deleted, record.session_id, record.run_id, now)])
         self._open.pop(record.session_id, None)
         await self._reader.find(record.session_id)  # which waits until no reader has it any more
-        await self._runfold.publisher.forget(topic)
+        await self._connection.publisher.forget(topic)
 
     async def _standing(self, session_id: str) -> SessionRecord:
         record = await self._reader.find(check_session_id(session_id))
@@ -257,8 +255,8 @@ class Sessions:
         found = await self._reader.view(record, None)
         if found.ended:
             raise SessionEndedError(record.session_id)
-        life = await self._runfold.catalog.lookup(record.run_id) or life_of(record)
-        return self._remember(record, self._runfold.run_of(life, forwards=False), found.next_offset)
+        life = await self._connection.catalog.lookup(record.run_id) or life_of(record)
+        return self._remember(record, self._connection.run_of(life, forwards=False), found.next_offset)
 
     async def _append(
         self, session_id: str, batch: Sequence[Data | AnyEvent], envelope: Mapping[str, Any]
@@ -315,7 +313,7 @@ class Sessions:
             raise SessionNotFoundError(session_id) from error
 
     def _is_current(self, opened: "_Open") -> bool:
-        life = self._runfold.catalog.known(opened.run.run_id)
+        life = self._connection.catalog.known(opened.run.run_id)
         return (
             (life is None or not life.deleted)
             and time.monotonic() - opened.looked_up_at < _LOOK_UP_SECONDS
@@ -330,7 +328,7 @@ class Sessions:
 
     async def _decide(self, facts: Sequence[Forward]) -> None:
         """Returns when all of them are durable in the topic whose order decides them."""
-        publisher, settings = self._runfold.publisher, self._runfold.settings
+        publisher, settings = self._connection.publisher, self._connection.settings
         for ack in [await send_shared(publisher, settings, fact) for fact in facts]:
             await publisher.wait(ack)
 

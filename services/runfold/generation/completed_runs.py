@@ -58,7 +58,12 @@ class CompletedRuns:
                 self._tending.generator()
                 with kafka_errors():
                     async with catalog_group(
-                        self._settings, _GROUP, on_assigned=_all_the_same, on_entries=self._take
+                        self._settings.log(),
+                        _GROUP,
+                        member_id=self._settings.worker_id,
+                        session_timeout_seconds=self._settings.session_timeout_seconds,
+                        on_assigned=_all_the_same,
+                        on_entries=self._take,
                     ):
                         await asyncio.Event().wait()
             except RunfoldError as error:
@@ -147,7 +152,7 @@ async def _banks(memories: Memories) -> list[BankRecord]:
 async def _completed_at(runfold: Runfold, life: Life) -> int | None:
     """The offset at which the run was completed; None if it ended otherwise, or is no more."""
     try:
-        async for one in runfold.run_of(life).history():
+        async for one in runfold.connection.run_of(life).history():
             if one.outcome == "accepted" and one.event is not None and one.event.type == "run_completed":
                 return one.record.offset
     except LogGoneError:

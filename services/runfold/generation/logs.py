@@ -22,4 +22,4 @@ async def open_log(runfold: Runfold, *, bank_id: str, run_id: str, kind: str) ->
 
 def log_of(runfold: Runfold, life: Life, *, is_new: bool = False) -> Run:
     """The log of a life that is known already; `is_new` where it was opened here, and nothing else was published to it."""
-    return runfold.run_of(life, is_new=is_new, forwards=False)
+    return runfold.connection.run_of(life, is_new=is_new, forwards=False)

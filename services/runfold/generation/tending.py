@@ -215,10 +215,10 @@ class Tending:
 
     async def _sweep(self) -> None:
         runfold = self._current().runfold
-        await runfold.catalog.follow_all()
+        await runfold.connection.catalog.follow_all()
         standing = {
-            runfold.topics.run(life.run_id, life.log_id): life
-            for life in runfold.catalog.lives()
+            runfold.connection.topics.run(life.run_id, life.log_id): life
+            for life in runfold.connection.catalog.lives()
             if is_log(life.run_id) and not life.ended and not life.deleted
         }
         over = self._logs.keys() - {life.run_id for life in standing.values()} - self._running.keys()
@@ -227,7 +227,7 @@ class Tending:
         if not standing:
             return
         self._read_to = {topic: end for topic, end in self._read_to.items() if topic in standing}
-        async with LogEnds.connect(runfold.settings) as ends:
+        async with LogEnds.connect(runfold.connection.settings) as ends:
             end = await ends.ends(standing)
         await self._read(life for topic, life in standing.items() if end[topic] > self._read_to.get(topic, 0))
 
@@ -293,7 +293,7 @@ async def _complete(log: TriggerLog) -> None:
 
 
 def _topic(log: TriggerLog) -> str:
-    return log.generator.runfold.topics.run(log.run.run_id, log.run.life.log_id)
+    return log.generator.runfold.connection.topics.run(log.run.run_id, log.run.life.log_id)
 
 
 def _now() -> int:

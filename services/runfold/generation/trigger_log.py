@@ -27,13 +27,15 @@ class TriggerLog:
         """By the monotonic clock, when somebody was given it."""
         self._reading = asyncio.Lock()
         self._admission = Admission(run.run_id)
-        self._topic = generator.runfold.topics.run(run.run_id, run.life.log_id)
+        self._topic = generator.runfold.connection.topics.run(run.run_id, run.life.log_id)
 
     async def catch_up(self) -> StreamState:
         """The state with everything that is in the log by now. Raises `UnavailableError`."""
         async with self._reading:
             begin = self.state.next_offset
-            async for records in read(self.generator.runfold.settings, self._topic, first_offset=begin):
+            async for records in read(
+                self.generator.runfold.connection.settings, self._topic, first_offset=begin
+            ):
                 for record in records:
                     if record.offset >= self.state.next_offset:
                         self.state = apply(self.state, self._admission.admit(record))

@@ -46,7 +46,7 @@ class Connection:
         runfold = self.runfold()
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
-                await runfold.catalog.lookup("a run that nobody opens")
+                await runfold.connection.catalog.lookup("a run that nobody opens")
         except TimeoutError as error:
             raise UnavailableError("Kafka", reason=f"no answer within {_CHECK_SECONDS} s") from error
 
@@ -54,7 +54,7 @@ class Connection:
         while True:
             try:
                 async with Runfold.of(self._settings) as runfold:
-                    await runfold.catalog.follow_all()
+                    await runfold.connection.catalog.follow_all()
                     self._runfold = runfold
                     _log.info("connected to Kafka at %s", self._settings.kafka)
                     await asyncio.Event().wait()

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import lru_cache
 
-from aiokafka import TopicPartition
 from aiokafka.partitioner import murmur2
 from pydantic import ValidationError
 
@@ -26,7 +25,7 @@ from runfold.log.tail import Slice, Tail
 from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.codec import Record
 from runfold_schemas.errors import UnavailableError
-from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
+from runfold_schemas.topics import CATALOG_PARTITIONS, Partition, Topics
 
 _LIFE = b"life:"
 _BELL = b"bell:"
@@ -105,9 +104,9 @@ class CatalogView:
         await self._read_to(at.partition, (await self._ends([at]))[at])
         return self._lives.get(run_id)
 
-    def watch(self, run_id: str) -> TopicPartition:
+    def watch(self, run_id: str) -> Partition:
         """From now on `known` tells what becomes of the run, soon after it happened."""
-        at = TopicPartition(self._topic, partition_of(run_id))
+        at = Partition(self._topic, partition_of(run_id))
         if at.partition not in self._positions:
             self._positions[at.partition] = 0
             self._tail.follow(at, 0)
@@ -115,7 +114,7 @@ class CatalogView:
 
     async def follow_all(self) -> None:
         """Reads every partition, so that later look-ups know at once what has happened meanwhile."""
-        partitions = [TopicPartition(self._topic, partition) for partition in range(CATALOG_PARTITIONS)]
+        partitions = [Partition(self._topic, partition) for partition in range(CATALOG_PARTITIONS)]
         for at in partitions:
             self._positions.setdefault(at.partition, 0)
             if at not in self._tail:
@@ -131,7 +130,7 @@ class CatalogView:
         """All lives that this view has read."""
         return list(self._lives.values())
 
-    async def _ends(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    async def _ends(self, partitions: list[Partition]) -> dict[Partition, int]:
         with kafka_errors():
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._tail.end_offsets(partitions)

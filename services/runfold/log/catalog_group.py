@@ -14,7 +14,7 @@ from faststream.kafka import KafkaBroker, KafkaMessage
 from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256, SASLScram512
 
 from runfold.log.catalog import entry_of
-from runfold.settings import Settings
+from runfold.log.settings import LogSettings
 from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.errors import ConfigurationError
 from runfold_schemas.topics import Topics
@@ -35,11 +35,18 @@ OnEntries = Callable[[Sequence[Entry]], Awaitable[None]]
 
 @asynccontextmanager
 async def catalog_group(
-    settings: Settings, group: str, *, on_assigned: OnAssigned, on_entries: OnEntries
+    settings: LogSettings,
+    group: str,
+    *,
+    member_id: str | None,
+    session_timeout_seconds: float,
+    on_assigned: OnAssigned,
+    on_entries: OnEntries,
 ) -> AsyncIterator[None]:
     """Takes part in the group of this name for the length of the block, as the projectors of an edition do.
 
-    `on_assigned` gets all partitions that are ours after a rebalance; `on_entries` what the catalog says, in order.
+    A member that returns under its `member_id` within `session_timeout_seconds` keeps its partitions. `on_assigned` gets all
+    partitions that are ours after a rebalance; `on_entries` what the catalog says, in order.
     """
     topic = Topics(settings.prefix).catalog
     broker = _broker(settings)
@@ -47,15 +54,15 @@ async def catalog_group(
     @broker.subscriber(
         topic,
         group_id=f"{settings.prefix}.{group}",
-        group_instance_id=settings.worker_id,
+        group_instance_id=member_id,
         batch=True,
         max_records=_BATCH_MAX,
         batch_timeout_ms=_BATCH_TIMEOUT_MS,
         ack_policy=AckPolicy.MANUAL,
         auto_offset_reset="earliest",
         listener=_Listener(on_assigned),
-        session_timeout_ms=int(settings.session_timeout_seconds * 1000),
-        heartbeat_interval_ms=int(settings.session_timeout_seconds * 1000 / 5),
+        session_timeout_ms=int(session_timeout_seconds * 1000),
+        heartbeat_interval_ms=int(session_timeout_seconds * 1000 / 5),
         fetch_max_wait_ms=100,
         decoder=_undecoded,
         no_reply=True,
@@ -77,9 +84,9 @@ async def catalog_group(
         await broker.stop()
 
 
-def _broker(settings: Settings) -> KafkaBroker:
+def _broker(settings: LogSettings) -> KafkaBroker:
     """FastStream's broker with the options of every other client; it wants those of security in a form of its own."""
-    options = settings.log().client_options()
+    options = settings.client_options()
     security = security_of(options)
     plain = {
         name: value for name, value in options.items() if not name.startswith(("security_", "sasl_", "ssl_"))

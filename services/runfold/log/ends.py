@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import (
     KafkaConnectionError,
@@ -26,7 +25,7 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from runfold.log.driver import kafka_errors
 from runfold.log.settings import LogSettings
-from runfold_schemas.topics import RunTopic, Topics
+from runfold_schemas.topics import Partition, RunTopic, Topics
 
 _NEWS_SECONDS: Final = 0.05
 """A broker may not know at once what another one has created."""
@@ -42,8 +41,8 @@ _CONSUMER, _LATEST, _UNCOMMITTED = -1, -1, 0
 
 @dataclass(slots=True)
 class _Answer:
-    ends: dict[TopicPartition, int] = field(default_factory=dict)
-    failed: dict[TopicPartition, KafkaError] = field(default_factory=dict)
+    ends: dict[Partition, int] = field(default_factory=dict)
+    failed: dict[Partition, KafkaError] = field(default_factory=dict)
     """What is in neither has no topic."""
 
 
@@ -52,9 +51,9 @@ class LogEnds:
         self._topics = Topics(settings.prefix)
         self._client = client
         self._timeout_seconds = timeout_seconds
-        self._leaders: dict[TopicPartition, int] = {}
+        self._leaders: dict[Partition, int] = {}
         self._asking = asyncio.Lock()
-        self._wanted: set[TopicPartition] = set()
+        self._wanted: set[Partition] = set()
         self._next: asyncio.Task[_Answer] | None = None
         self._tasks: set[asyncio.Task[_Answer]] = set()
 
@@ -84,21 +83,21 @@ class LogEnds:
                 cluster = await self._client.fetch_all_metadata()
         found = {name: self._topics.parse_run(name) for name in cluster.topics()}
         topics = {name: life for name, life in found.items() if life is not None}
-        for at in (TopicPartition(name, 0) for name in topics):
+        for at in (Partition(name, 0) for name in topics):
             if (leader := cluster.leader_for_partition(at)) not in (None, -1):
                 self._leaders[at] = leader
         return topics
 
     async def ends(self, topics: Iterable[str]) -> dict[str, int]:
         """The offset that the next record of each run topic will get; 0 if there is no such topic."""
-        named = [TopicPartition(topic, 0) for topic in topics]
+        named = [Partition(topic, 0) for topic in topics]
         ends = await self.ends_of(named)
         return {at.topic: ends.get(at, 0) for at in named}
 
-    async def ends_of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    async def ends_of(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The offset that the next record of each partition will get; nothing of one whose topic does not exist."""
-        ends: dict[TopicPartition, int] = {}
-        missing, gone_before = set(partitions), set[TopicPartition]()
+        ends: dict[Partition, int] = {}
+        missing, gone_before = set(partitions), set[Partition]()
         with kafka_errors():
             async with asyncio.timeout(self._timeout_seconds):
                 while missing:
@@ -115,7 +114,7 @@ class LogEnds:
                         await asyncio.sleep(_AGAIN_SECONDS if failed else _NEWS_SECONDS)
         return ends
 
-    async def _answer(self, partitions: Collection[TopicPartition]) -> _Answer:
+    async def _answer(self, partitions: Collection[Partition]) -> _Answer:
         """Of these, among others, by a request that is sent from now on."""
         self._wanted.update(partitions)
         if self._next is None:
@@ -137,16 +136,16 @@ class LogEnds:
                 answer.failed |= dict.fromkeys(wanted - answer.ends.keys(), failure)
             return answer
 
-    async def _ask(self, wanted: Collection[TopicPartition], answer: _Answer) -> None:
+    async def _ask(self, wanted: Collection[Partition], answer: _Answer) -> None:
         if unknown := [at for at in wanted if at not in self._leaders]:
             await self._learn(unknown, answer)
-        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+        by_leader: dict[int, list[Partition]] = defaultdict(list)
         for at in wanted:
             if at in self._leaders:
                 by_leader[self._leaders[at]].append(at)
         await asyncio.gather(*(self._ask_leader(leader, at, answer) for leader, at in by_leader.items()))
 
-    async def _learn(self, unknown: Collection[TopicPartition], answer: _Answer) -> None:
+    async def _learn(self, unknown: Collection[Partition], answer: _Answer) -> None:
         """Finds out who leads these partitions, if they exist."""
         # Only these: all topics of a broker that has 5,000 are 0.1 s of decoding, in which nothing else runs.
         self._client.set_topics({at.topic for at in unknown})
@@ -164,7 +163,7 @@ class LogEnds:
             elif leader is not None:
                 self._leaders[at] = leader
 
-    async def _ask_leader(self, leader: int, partitions: Collection[TopicPartition], answer: _Answer) -> None:
+    async def _ask_leader(self, leader: int, partitions: Collection[Partition], answer: _Answer) -> None:
         by_topic: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for at in partitions:
             by_topic[at.topic].append((at.partition, _LATEST))
@@ -175,17 +174,17 @@ class LogEnds:
         except KafkaError as error:
             self._distrust(dict.fromkeys(partitions, error), answer)
             return
-        failed: dict[TopicPartition, KafkaError] = {}
+        failed: dict[Partition, KafkaError] = {}
         for topic, parts in response.topics:
             for number, code, _, end, *_ in parts:
-                at = TopicPartition(topic, number)
+                at = Partition(topic, number)
                 if code == 0:
                     answer.ends[at] = end
                 else:
                     failed[at] = for_code(code)(at)
         self._distrust(failed, answer)
 
-    def _distrust(self, failed: Mapping[TopicPartition, KafkaError], answer: _Answer) -> None:
+    def _distrust(self, failed: Mapping[Partition, KafkaError], answer: _Answer) -> None:
         """What is known of these partitions is not so any more."""
         for at, error in failed.items():
             self._leaders.pop(at, None)

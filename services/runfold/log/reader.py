@@ -5,13 +5,14 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 
 from runfold.log.driver import kafka_errors, stop
 from runfold.log.settings import LogSettings
 from runfold.log.tail import record_of
 from runfold_schemas.codec import Record
 from runfold_schemas.errors import UnavailableError
+from runfold_schemas.topics import Partition
 
 _WAIT_MS = 500
 
@@ -34,7 +35,7 @@ async def read(
     by default its end as it is now). Raises `LogGoneError`, and `UnavailableError` when nothing comes for the publish
     timeout.
     """
-    at = TopicPartition(topic, partition)
+    at = Partition(topic, partition)
     async with _consumer(settings, topic) as consumer:
         last = await _end(settings, consumer, at)
         # A seek while a fetch is under way costs 0.2 s, until aiokafka fetches anew: so nothing is assigned before.
@@ -60,10 +61,10 @@ async def read(
 async def end_offset(settings: LogSettings, topic: str) -> int:
     """The offset that the next record of `topic` will get. Raises `LogGoneError`, `UnavailableError`."""
     async with _consumer(settings, topic) as consumer:
-        return await _end(settings, consumer, TopicPartition(topic, 0))
+        return await _end(settings, consumer, Partition(topic, 0))
 
 
-async def _end(settings: LogSettings, consumer: AIOKafkaConsumer, at: TopicPartition) -> int:
+async def _end(settings: LogSettings, consumer: AIOKafkaConsumer, at: Partition) -> int:
     with kafka_errors():
         async with asyncio.timeout(settings.publish_timeout_seconds):
             return int((await consumer.end_offsets([at]))[at])

@@ -3,8 +3,6 @@
 from collections.abc import AsyncIterator, Iterable
 from typing import Final, NamedTuple
 
-from aiokafka import TopicPartition
-
 from runfold.log.catalog import partition_of
 from runfold.log.publisher import Ack, Outgoing, Publisher, record_size
 from runfold.log.reader import read
@@ -15,7 +13,7 @@ from runfold_projections.state import Forward, changes_shared, fits, forwards
 from runfold_schemas.codec import Record, encode, headers
 from runfold_schemas.errors import EventTooLargeError, UndecodableError
 from runfold_schemas.events import AnyEvent
-from runfold_schemas.topics import CATALOG_PARTITIONS, RECORD_BYTES_MAX, Topics
+from runfold_schemas.topics import CATALOG_PARTITIONS, RECORD_BYTES_MAX, Partition, Topics
 
 
 async def send_shared(publisher: Publisher, settings: LogSettings, forward: Forward) -> Ack:
@@ -53,7 +51,7 @@ class Keyed(NamedTuple):
     log_time: int
 
 
-async def read_counting(settings: LogSettings, at: TopicPartition) -> AsyncIterator[Keyed]:
+async def read_counting(settings: LogSettings, at: Partition) -> AsyncIterator[Keyed]:
     """The events of one partition that count, up to its end as it is now: an event counts once under its key, however often
     it comes. What cannot be decoded the projector keeps as a dead letter.
     """
@@ -69,7 +67,7 @@ async def read_counting(settings: LogSettings, at: TopicPartition) -> AsyncItera
                 yield one
 
 
-def decided_event(record: Record, at: TopicPartition) -> Keyed:
+def decided_event(record: Record, at: Partition) -> Keyed:
     """The event of a record of that partition. Raises `UndecodableError` also where the key belongs to another one: what is
     in the wrong partition has no place in the key's order.
     """
@@ -79,17 +77,17 @@ def decided_event(record: Record, at: TopicPartition) -> Keyed:
     return Keyed(key, event, record.offset, record.log_time)
 
 
-def deciding(topics: Topics, key: str) -> TopicPartition:
+def deciding(topics: Topics, key: str) -> Partition:
     """The partition whose order decides what is changed under this key."""
-    return TopicPartition(topics.deciding(key), partition_of(key))
+    return Partition(topics.deciding(key), partition_of(key))
 
 
-def partitions_of(topic: str) -> list[TopicPartition]:
+def partitions_of(topic: str) -> list[Partition]:
     """All partitions of a topic that runs share."""
-    return [TopicPartition(topic, partition) for partition in range(CATALOG_PARTITIONS)]
+    return [Partition(topic, partition) for partition in range(CATALOG_PARTITIONS)]
 
 
-def shared_partitions(topics: Topics) -> list[TopicPartition]:
+def shared_partitions(topics: Topics) -> list[Partition]:
     """All partitions of all topics that runs share."""
     return [at for topic in topics.shared for at in partitions_of(topic)]
 

@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from runfold.log.driver import kafka_errors, stop
 from runfold.log.settings import LogSettings
 from runfold_schemas.codec import Record
+from runfold_schemas.topics import Partition
 
 _FETCH_WAIT_MS = 50
 """A new assignment waits for the fetch in flight; with 500 ms a new run's first event came after 4.5 s (p99), with 50 after 0.12."""
@@ -36,7 +37,7 @@ _FETCH_BYTES = 8 * 1024 * 1024
 class Slice(NamedTuple):
     """What one fetch brought of one partition: records in order, perhaps none, and the position after them."""
 
-    partition: TopicPartition
+    partition: Partition
     records: list[Record]
     next_offset: int
 
@@ -46,8 +47,8 @@ class Tail:
 
     def __init__(self, consumer: AIOKafkaConsumer) -> None:
         self._consumer = consumer
-        self._positions: dict[TopicPartition, int] = {}
-        self._moved: set[TopicPartition] = set()
+        self._positions: dict[Partition, int] = {}
+        self._moved: set[Partition] = set()
         self._changed = asyncio.Event()
         self._assigned = asyncio.Event()
         self._looked_at = time.monotonic()
@@ -79,39 +80,39 @@ class Tail:
         finally:
             await stop(consumer)
 
-    def follow(self, partition: TopicPartition, offset: int) -> None:
+    def follow(self, partition: Partition, offset: int) -> None:
         """From `offset` on; also moves a partition that is already followed."""
         self._positions[partition] = offset
         self._moved.add(partition)
         self._changed.set()
 
-    def unfollow(self, partition: TopicPartition) -> None:
+    def unfollow(self, partition: Partition) -> None:
         if self._positions.pop(partition, None) is not None:
             self._changed.set()
 
-    async def let_go(self, partition: TopicPartition) -> None:
+    async def let_go(self, partition: Partition) -> None:
         """Unfollows, and returns when the client does not know the topic any more."""
         self.unfollow(partition)
         while partition in self._consumer.assignment():
             self._assigned.clear()
             await self._assigned.wait()
 
-    def __contains__(self, partition: TopicPartition) -> bool:
+    def __contains__(self, partition: Partition) -> bool:
         return partition in self._positions
 
     def __len__(self) -> int:
         return len(self._positions)
 
-    def end(self, partition: TopicPartition) -> int | None:
+    def end(self, partition: Partition) -> int | None:
         """The end of `partition` as its last fetch told it; None before the first one was answered."""
         if self._changed.is_set() or partition not in self._consumer.assignment():
             return None
         end: int | None = self._consumer.highwater(partition)
         return end
 
-    async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    async def end_offsets(self, partitions: list[Partition]) -> dict[Partition, int]:
         with kafka_errors():
-            offsets: dict[TopicPartition, int] = await self._consumer.end_offsets(partitions)
+            offsets: dict[Partition, int] = await self._consumer.end_offsets(partitions)
         return offsets
 
     async def slices(self) -> AsyncIterator[list[Slice]]:
@@ -143,12 +144,13 @@ class Tail:
                 await self._consumer._client.set_topics([at.topic for at in self._positions])  # noqa: SLF001
         self._changed.clear()
         self._moved.clear()
-        self._consumer.assign(list(self._positions))
+        # aiokafka pauses only partitions of its own type.
+        self._consumer.assign([TopicPartition(*at) for at in self._positions])
         for partition, offset in self._positions.items():
             self._consumer.seek(partition, offset)
         self._assigned.set()
 
-    def _passed(self, fetched: Container[TopicPartition]) -> list[TopicPartition]:
+    def _passed(self, fetched: Container[Partition]) -> list[Partition]:
         """The partitions that may have gone on without a record; none until it is time to look again."""
         if time.monotonic() - self._looked_at < _LOOK_SECONDS:
             return []
@@ -159,7 +161,7 @@ class Tail:
             if partition not in fetched and (self.end(partition) or 0) > position
         ]
 
-    async def _slice(self, partition: TopicPartition, consumed: list[ConsumerRecord]) -> Slice | None:
+    async def _slice(self, partition: Partition, consumed: list[ConsumerRecord]) -> Slice | None:
         # One that was moved while its fetch was on the way brought records from elsewhere.
         if partition in self._moved or partition not in self._positions:
             return None

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from aiokafka import TopicPartition
-
 from runfold.store.pages import EVENTS_MAX, Page, PageStore, pages_of
 from runfold.store.runs import RunState
 from runfold_projections.admission import Admission, Admitted
 from runfold_projections.run import RunRecord, fold
 from runfold_projections.state import Forward, Value, changes_shared, own_changes, shared_changes
 from runfold_schemas.codec import Record, decode
+from runfold_schemas.topics import Partition
 
 
 class Folded(NamedTuple):
@@ -40,7 +39,7 @@ class ActiveRun:
         self.run_id = state.run_id
         self.log_id = state.log_id
         self.topic = topic
-        self.at = TopicPartition(topic, 0)
+        self.at = Partition(topic, 0)
         self.catalog_partition = state.partition
         self.record: RunRecord = state.record
         self.admission = Admission(

@@ -8,8 +8,6 @@ what was there when this worker began, or all that ever was would be forwarded o
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from aiokafka import TopicPartition
-
 from runfold.log.ends import LogEnds
 from runfold.log.publisher import Publisher
 from runfold.log.settings import LogSettings
@@ -17,7 +15,7 @@ from runfold.log.shared import deciding, send_shared, shared_partitions
 from runfold.store.edition import Edition
 from runfold_projections.state import Forward
 from runfold_schemas.sessions import session_key
-from runfold_schemas.topics import Topics
+from runfold_schemas.topics import Partition, Topics
 
 _LOOK_SECONDS = 0.1
 
@@ -37,7 +35,7 @@ class Forwarder:
         self._sessions = stores.sessions
         self._topics = Topics(settings.prefix)
         self._caught_up = False
-        self._decided_at: dict[str, tuple[TopicPartition, int]] = {}
+        self._decided_at: dict[str, tuple[Partition, int]] = {}
         """By run: how far its session's partition has to be folded until it is known whose the session is."""
 
     async def forward(self, forwards: Sequence[Forward]) -> set[str]:

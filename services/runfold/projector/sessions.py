@@ -9,7 +9,6 @@ everything is written over what is older only.
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
-from runfold.client.session import life_of
 from runfold.ids import new_event_id
 from runfold.log.catalog import partition_of
 from runfold.log.shared import Keyed
@@ -17,7 +16,7 @@ from runfold.projector.writer import Writer
 from runfold.store.edition import Edition
 from runfold.store.state import Entry
 from runfold_projections.memory import Decided
-from runfold_projections.session import SessionRecord, SharedFold
+from runfold_projections.session import SessionRecord, SharedFold, life_of
 from runfold_projections.state import Forward
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import new_data, new_event

@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from aiokafka import TopicPartition
-
 from runfold.log.shared import Keyed, decided_event, partitions_of
 from runfold.log.tail import Slice, Tail
 from runfold.projector.writer import Writer
@@ -19,6 +17,7 @@ from runfold.store.decided import Come, DecidedStore
 from runfold_projections.admission import Admitted
 from runfold_projections.memory import Decided
 from runfold_schemas.errors import UndecodableError
+from runfold_schemas.topics import Partition
 
 
 class TopicFold(Protocol):
@@ -95,7 +94,7 @@ class SharedTopics:
             taking = tasks.create_task(fold.take(counting, standing)) if counting else None
         return taking.result() if taking else {}
 
-    async def _bury(self, at: TopicPartition, undecodable: Sequence[Admitted]) -> None:
+    async def _bury(self, at: Partition, undecodable: Sequence[Admitted]) -> None:
         if undecodable:
             told = (await self._told.positions()).get(at, 0) if self._told else 0
             name = f"{at.topic}-{at.partition}"

@@ -15,8 +15,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from aiokafka import TopicPartition
-
 from runfold.log.admin import LogAdmin
 from runfold.log.catalog import partition_of
 from runfold.log.catalog_group import Entry, catalog_group
@@ -36,7 +34,7 @@ from runfold.store.database import Database
 from runfold.store.edition import Edition
 from runfold.store.runs import RunState
 from runfold_schemas.catalog import Bell, Life
-from runfold_schemas.topics import RunTopic, Topics
+from runfold_schemas.topics import Partition, RunTopic, Topics
 
 _CATCHING_UP_MAX = 200
 """Runs with a backlog that are tailed at once: every fetch names all topics, so more of them make each one slower."""
@@ -119,8 +117,10 @@ class Worker:
             tasks.create_task(self._sweep_again_and_again())
             tasks.create_task(self._clear_deleted())
             async with catalog_group(
-                self._settings,
+                self._settings.log(),
                 f"projector.{self._edition}",
+                member_id=self._settings.worker_id,
+                session_timeout_seconds=self._settings.session_timeout_seconds,
                 on_assigned=self._assigned,
                 on_entries=self._take_entries,
             ):
@@ -331,7 +331,7 @@ class Worker:
                 runs.append(self._deleted.get_nowait())
             topics = [self._topics.run(*run) for run in runs]
             for topic in topics:  # leaves the tail's metadata before it goes
-                await self._tail.let_go(TopicPartition(topic, 0))
+                await self._tail.let_go(Partition(topic, 0))
             # Forgotten first: of what is being written just now the writer hears later, and clears up behind itself.
             await self._writer.forget([run.log_id for run in runs])
             await self._pages.delete_logs([run.log_id for run in runs])

@@ -9,15 +9,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import Final, Self
 
-from aiokafka import TopicPartition
-
 from runfold.log.ends import LogEnds
 from runfold.log.settings import LogSettings
 from runfold.log.shared import deciding, partitions_of
 from runfold.query.snapshots import Snapshots
 from runfold.store.edition import Edition
 from runfold_schemas.errors import UnavailableError
-from runfold_schemas.topics import Topics
+from runfold_schemas.topics import Partition, Topics
 
 _POLL_SECONDS: Final = 0.002
 _POLL_SECONDS_MAX: Final = 0.020
@@ -49,7 +47,7 @@ class DecidedReader:
         """The edition that has all that this topic has so far; None if nothing was ever there to fold."""
         return await self.folded(await self.ends(partitions_of(topic)))
 
-    async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    async def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The offset that the next record of each partition will get; nothing of one whose topic does not exist."""
         try:
             async with asyncio.timeout(self._wait_timeout_seconds):
@@ -59,7 +57,7 @@ class DecidedReader:
                 "Kafka", reason=f"no answer in {self._wait_timeout_seconds:g} s"
             ) from error
 
-    async def folded(self, ends: Mapping[TopicPartition, int]) -> Edition | None:
+    async def folded(self, ends: Mapping[Partition, int]) -> Edition | None:
         """The edition that has folded these partitions up to these ends; None if nothing was ever there to fold."""
         until, pause = time.monotonic() + self._wait_timeout_seconds, _POLL_SECONDS
         while True:

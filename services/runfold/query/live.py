@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, Self
 
-from aiokafka import TopicPartition
-
 from runfold.log.settings import LogSettings
 from runfold.log.tail import Tail
 from runfold.query.events import record_json
@@ -22,7 +20,7 @@ from runfold_projections.admission import Admitted
 from runfold_schemas.codec import Record
 from runfold_schemas.errors import UnavailableError
 from runfold_schemas.events import ENDINGS
-from runfold_schemas.topics import Topics
+from runfold_schemas.topics import Partition, Topics
 
 _SEAT_BYTES_MAX = 1024 * 1024
 """Of frames that a follower has not taken yet. One who falls back further reads the history again."""
@@ -158,7 +156,7 @@ class _Channel:
     """A followed run: the outcomes so far, and the seats that get what comes."""
 
     def __init__(self, standing: Standing) -> None:
-        self.at = TopicPartition(standing.topic, 0)
+        self.at = Partition(standing.topic, 0)
         self.admission = standing.admission
         self.next_offset = standing.next_offset
         self.seats: set[Seat] = set()

@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 
-from aiokafka import TopicPartition
-
 from runfold.client.memory import MemoriesWanted, Published, offset_of
 from runfold.log.shared import deciding
 from runfold.query.decided import DecidedReader
 from runfold.store.listing import Place, cursor_after
 from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
 from runfold_schemas.memories import bank_key, memory_key
+from runfold_schemas.topics import Partition
 
 
 class StoredMemories:
@@ -31,7 +30,7 @@ class StoredMemories:
         return await edition.banks.list(limit=limit, cursor=cursor) if edition else ([], None)
 
     async def outcomes(self, published: Sequence[Published]) -> list[Refused | MemoryRecord | None]:
-        ends: dict[TopicPartition, int] = {}
+        ends: dict[Partition, int] = {}
         for one in published:
             at = deciding(self._topics, one.key)
             ends[at] = max(ends.get(at, 0), one.offset + 1)

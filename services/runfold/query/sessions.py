@@ -10,9 +10,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from aiokafka import TopicPartition
-
-from runfold.client.session import EventsWanted, Logged, Session, life_of
+from runfold.client.session import EventsWanted, Logged, Session
 from runfold.client.session_log import is_shown, is_wanted, shared_scopes
 from runfold.log.reader import LogGoneError
 from runfold.log.shared import deciding
@@ -23,12 +21,13 @@ from runfold.store.edition import Edition
 from runfold.store.sessions import SessionFilter
 from runfold.store.state import own_scope
 from runfold_projections.run import fold
-from runfold_projections.session import SessionRecord
+from runfold_projections.session import SessionRecord, life_of
 from runfold_projections.state import Value, own_changes
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import Record, decode
 from runfold_schemas.errors import InvalidIdError, UnavailableError
 from runfold_schemas.sessions import session_key
+from runfold_schemas.topics import Partition
 
 _PATIENCE_SECONDS: Final = 0.5
 _PATIENCE_SHORT_SECONDS: Final = 0.03
@@ -140,10 +139,10 @@ class StoredSessions:
         held = await edition.values.read(scopes)
         return {key: value.value for scope in scopes for key, value in held[scope].items()}
 
-    def _run_partition(self, record: SessionRecord) -> TopicPartition:
-        return TopicPartition(self._topics.run(record.run_id, record.log_id), 0)
+    def _run_partition(self, record: SessionRecord) -> Partition:
+        return Partition(self._topics.run(record.run_id, record.log_id), 0)
 
-    def _place(self, record: SessionRecord) -> TopicPartition | None:
+    def _place(self, record: SessionRecord) -> Partition | None:
         """None for a record of somebody's own making, by which there can be no log."""
         try:
             return self._run_partition(record)

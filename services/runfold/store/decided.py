@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from aiokafka import TopicPartition
 from pymongo import ASCENDING, IndexModel, UpdateOne
 from pymongo.errors import BulkWriteError
 
@@ -14,6 +13,7 @@ from runfold.store.database import Database
 from runfold.store.unavailable import duplicates_of, mongo_errors
 from runfold.store.writing import upsert_in_order
 from runfold_projections.memory import Decided, Head, Refused
+from runfold_schemas.topics import Partition
 
 
 class Come(NamedTuple):
@@ -36,19 +36,19 @@ class DecidedStore:
             # There are as many heads as memories ever were, and a few positions among them.
             await self._decided.create_indexes([IndexModel([("topic", ASCENDING)], sparse=True)])
 
-    async def positions(self, of: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+    async def positions(self, of: Iterable[Partition] | None = None) -> dict[Partition, int]:
         """The offset that each partition, or each of these, is folded to; nothing of one that never had a record."""
         query: dict[str, Any] = {"topic": {"$exists": True}}
         if of is not None:
             query = {"_id": {"$in": [_position_id(at) for at in of]}}
         with mongo_errors():
             return {
-                TopicPartition(found["topic"], found["partition"]): found["next_offset"]
+                Partition(found["topic"], found["partition"]): found["next_offset"]
                 async for found in self._decided.find(query)
             }
 
     async def save_position(
-        self, at: TopicPartition, next_offset: int, heads: Mapping[str, Decided] | None = None
+        self, at: Partition, next_offset: int, heads: Mapping[str, Decided] | None = None
     ) -> None:
         """Saves heads, each over an older one, and then how far the partition is folded: when all else is saved that is decided up
         to there.
@@ -151,7 +151,7 @@ def _head(found: Mapping[str, Any]) -> Decided:
     return Decided(Head.model_validate_json(found["head"]), found["offset"])
 
 
-def _position_id(at: TopicPartition) -> str:
+def _position_id(at: Partition) -> str:
     return f"{at.topic}-{at.partition}"
 
 

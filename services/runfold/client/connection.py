@@ -1,0 +1,84 @@
+"""The connection to the log that everything in the client shares: its topics, the publisher and the catalog."""
+
+from contextlib import AsyncExitStack
+from typing import Any, Self, TypeVar
+
+from runfold.client.run import Run, check_size, outgoing
+from runfold.log.admin import LogAdmin
+from runfold.log.catalog import CatalogView, life_record, partition_of
+from runfold.log.publisher import Publisher
+from runfold.log.settings import LogSettings
+from runfold_schemas.catalog import Life
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.topics import Topics
+
+PartT = TypeVar("PartT")
+
+
+class LogConnection:
+    """Use it as an async context manager. `Runfold` opens runs on it; sessions and memories publish through it."""
+
+    def __init__(self, settings: LogSettings) -> None:
+        self.settings = settings
+        self.topics = Topics(settings.prefix)
+        self._stack = AsyncExitStack()
+        self._admin: LogAdmin | None = None
+        self._publisher: Publisher | None = None
+        self._catalog: CatalogView | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._admin = await self._stack.enter_async_context(LogAdmin.connect(self.settings))
+            self._publisher = await self._stack.enter_async_context(Publisher.connect(self.settings))
+            self._catalog = await self._stack.enter_async_context(CatalogView.connect(self.settings))
+            await self._admin.check_broker()
+            await self._admin.create_shared_topics()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
+
+    @property
+    def admin(self) -> LogAdmin:
+        return _entered(self._admin)
+
+    @property
+    def publisher(self) -> Publisher:
+        return _entered(self._publisher)
+
+    @property
+    def catalog(self) -> CatalogView:
+        return _entered(self._catalog)
+
+    def run_of(self, life: Life, **options: Any) -> Run:
+        """The run of a life that is known already; `options` are those of `Run`."""
+        return Run(self.settings, self.catalog, self.publisher, life, **options)
+
+    async def open_topic(self, topic: str, opening: AnyEvent) -> None:
+        """Creates the topic of a life of a run, and makes `opening` its first event. Nobody knows of it yet."""
+        record = outgoing(opening, source=self.settings.source)
+        check_size([record])
+        await self.admin.create_run_topic(topic)
+        await self.publisher.prime([topic])
+        await self.publisher.wait(await self.publisher.send(topic, record))
+
+    async def announce(self, life: Life) -> None:
+        """Says on the catalog that the run is there."""
+        announced = await self.publisher.send(
+            self.topics.catalog, life_record(life), partition=partition_of(life.run_id)
+        )
+        await self.publisher.wait(announced)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Deletes a topic that nobody was told of, or should have been told of."""
+        await self.publisher.forget(topic)
+        await self.admin.delete_topics([topic])
+
+
+def _entered(part: PartT | None) -> PartT:
+    if part is None:
+        raise RuntimeError("not connected yet: enter the client first, `async with Runfold(...) as runfold`")
+    return part
