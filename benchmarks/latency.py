@@ -1,7 +1,7 @@
 """How soon what is published can be read, with projector and query in processes of their own.
 
-Each delay is from the call that publishes an event to the answer, over HTTP, that holds it: the query service is asked
-with `min_offset` as soon as the event's offset is known.
+Each delay is from the call that publishes an event to the answer, over HTTP, that holds it: the
+query service is asked with `min_offset` as soon as the event's offset is known.
 """
 
 import asyncio
@@ -21,7 +21,9 @@ from runfold.settings import Settings
 RUNS = 100
 EVENTS_PER_SECOND = 1_000
 ASKED_FOR = 21
-"""One event of so many is asked for: all of them would measure the query service. It shares no factor with RUNS."""
+"""One event of so many is asked for: all of them would measure the query service. It shares no
+factor with RUNS.
+"""
 
 OPENED_PER_SECOND = 20
 IDLE_RUNS = 5_000
@@ -146,7 +148,8 @@ async def _processor_share(process: Process) -> float:
 
 
 def _processor_seconds(process: Process) -> float:
-    # What follows the name, which may hold spaces; user and system time are its 12th and 13th field.
+    # What follows the name, which may hold spaces; user and system time are its 12th and 13th
+    # field.
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 

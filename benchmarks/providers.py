@@ -1,4 +1,6 @@
-"""What the provider adapters cost: encoding a ledger, beside building it, and recording a stream, beside consuming it."""
+"""What the provider adapters cost: encoding a ledger, beside building it, and recording a stream,
+beside consuming it.
+"""
 
 import json
 import logging
@@ -32,7 +34,9 @@ _log = logging.getLogger(__name__)
 
 
 async def encoding(_: Settings) -> Figures:
-    """A ledger of 3,000 events, of the kinds that every provider has, built and encoded by turns."""
+    """A ledger of 3,000 events, of the kinds that every provider has, built and encoded by
+    turns.
+    """
     events = list(_conversation())
     messages = build_messages_from_events(events)
     figures: Figures = []
@@ -53,7 +57,9 @@ async def encoding(_: Settings) -> Figures:
 
 
 async def recording(settings: Settings) -> Figures:
-    """A streamed answer of 3,000 chunks over HTTP through OpenAI's client, consumed alone and recorded, by turns."""
+    """A streamed answer of 3,000 chunks over HTTP through OpenAI's client, consumed alone and
+    recorded, by turns.
+    """
     with _model() as url:
         async with (
             AsyncOpenAI(api_key="none", base_url=url) as client,
@@ -130,7 +136,9 @@ def _event(data: Any) -> AnyEvent:
 
 @contextmanager
 def _model() -> Iterator[str]:
-    """A model that answers at once, in a process of its own, so that only the client's work is measured."""
+    """A model that answers at once, in a process of its own, so that only the client's work is
+    measured.
+    """
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
     process.start()

@@ -1,4 +1,6 @@
-"""How fast runs are read: ledgers, live runs and lists, over HTTP, with query and projector in processes of their own."""
+"""How fast runs are read: ledgers, live runs and lists, over HTTP, with query and projector in
+processes of their own.
+"""
 
 import asyncio
 import statistics
@@ -39,7 +41,9 @@ LISTED_RUNS = 10_000
 
 
 async def ledgers(settings: Settings) -> Figures:
-    """The ledger of a 3,000-event run, whole: written at once, and event by event, so that it came in small pages."""
+    """The ledger of a 3,000-event run, whole: written at once, and event by event, so that it came
+    in small pages.
+    """
     own = _apart(settings)
     figures: Figures = []
     async with serving(own, "projector"), serving(own, "query") as query, Runfold.of(own.log()) as runfold:
@@ -62,7 +66,9 @@ async def ledgers(settings: Settings) -> Figures:
 
 
 async def large_ledger(settings: Settings) -> Figures:
-    """The ledger of a 100,000-event run: the memory of the process that streams it, and its time."""
+    """The ledger of a 100,000-event run: the memory of the process that streams it, and its
+    time.
+    """
     own = _apart(settings)
     async with Runfold.of(own.log()) as runfold:
         async with serving(own, "projector"), serving(own, "query") as query:
@@ -98,7 +104,9 @@ async def follow(settings: Settings) -> Figures:
 
 
 async def listing(settings: Settings) -> Figures:
-    """The first page of 50 runs out of 10,000: all of one agent, and one in a hundred of another's."""
+    """The first page of 50 runs out of 10,000: all of one agent, and one in a hundred of
+    another's.
+    """
     own = _apart(settings)
     began = datetime(2026, 1, 1, tzinfo=UTC)
     states = [
@@ -194,7 +202,9 @@ async def fill(run: Run, events: int) -> None:
 
 
 async def fill_singly(runs: Sequence[Run], events: int, *, seconds_between: float) -> None:
-    """As `fill`, but event by event, with so much time between two of them that each becomes a page."""
+    """As `fill`, but event by event, with so much time between two of them that each becomes a
+    page.
+    """
     said = turns()
     next_at = time.perf_counter()
     for _ in range(events - 1):
@@ -224,7 +234,9 @@ async def stored_pages(settings: Settings, run: Run) -> int:
 
 
 async def first_reads(settings: Settings, runs: Sequence[Run]) -> list[float]:
-    """Each run read for the first time by a process; the process's own first answer is not counted."""
+    """Each run read for the first time by a process; the process's own first answer is not
+    counted.
+    """
     times: list[float] = []
     for _ in range(3):
         async with serving(settings, "query") as query:
@@ -336,6 +348,8 @@ def quantile_ms(seconds: Sequence[float], share: float) -> str:
 
 
 def _apart(settings: Settings) -> Settings:
-    """A Runfold of its own on the same servers, so that no measurement meets the runs of another."""
+    """A Runfold of its own on the same servers, so that no measurement meets the runs of
+    another.
+    """
     name = f"bench-{uuid4().hex[:8]}"
     return settings.model_copy(update={"prefix": name, "database": name})

@@ -79,7 +79,8 @@ async def servers() -> AsyncIterator[tuple[str, str]]:
         yield kafka, mongo
         return
     with tempfile.TemporaryDirectory(prefix="runfold-bench-", ignore_cleanup_errors=True) as folder:
-        # With the default heap the broker spends its time in the collector when thousands of idle runs are open.
+        # With the default heap the broker spends its time in the collector when thousands of idle
+        # runs are open.
         async with LocalStack(data_dir=Path(folder), kafka_heap_mb=2048, progress=_log.info) as stack:
             yield stack.kafka, stack.mongo
 

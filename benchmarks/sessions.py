@@ -1,4 +1,6 @@
-"""How fast an ADK agent's sessions are, beside ADK's own DatabaseSessionService on a SQLite file, in one run."""
+"""How fast an ADK agent's sessions are, beside ADK's own DatabaseSessionService on a SQLite file,
+in one run.
+"""
 
 import asyncio
 import statistics
@@ -147,7 +149,9 @@ async def _get(service: BaseSessionService, session: Session, config: GetSession
 
 
 def _event(number: int) -> Event:
-    """A user's question, or a model's answer with what it cost, and now and then a change of state."""
+    """A user's question, or a model's answer with what it cost, and now and then a change of
+    state.
+    """
     if number % 2 == 0:
         content = types.Content(role="user", parts=[types.Part(text=text(200))])
         return Event(author="user", invocation_id=f"i-{number}", content=content)

@@ -1,4 +1,6 @@
-"""Texts that compress about as well as what people and models write: words of a vocabulary, each time other ones."""
+"""Texts that compress about as well as what people and models write: words of a vocabulary, each
+time other ones.
+"""
 
 import random
 

@@ -1,8 +1,9 @@
-"""How fast one projector worker folds a backlog, beside the raw limit: the same records consumed and the same bytes
-inserted as pages, with nothing decoded.
+"""How fast one projector worker folds a backlog, beside the raw limit: the same records consumed
+and the same bytes inserted as pages, with nothing decoded.
 
-Both count from their first stored batch to their last one. They take turns on one log, so what else the machine does
-meanwhile meets both, and the ratio of two neighbours says more than either of them.
+Both count from their first stored batch to their last one. They take turns on one log, so what else
+the machine does meanwhile meets both, and the ratio of two neighbours says more than either of
+them.
 """
 
 import asyncio
@@ -30,7 +31,9 @@ EVENT_BYTES = 590
 EVENTS = 300_000
 PAIRS = 5
 TARGETS = {100: 0.50, 1_000: 0.45}
-"""By the number of runs that the events are spread over: the least ratio of a worker to the raw limit."""
+"""By the number of runs that the events are spread over: the least ratio of a worker to the raw
+limit.
+"""
 
 _BATCH = 200
 _RUNS_AT_ONCE = 50
@@ -85,7 +88,9 @@ async def _publish(run: Run, count: int) -> None:
 
 
 async def raw(settings: Settings, log_ids: Mapping[str, str]) -> float:
-    """Consumes and inserts pages of the same bytes, nothing decoded; inserts overlap with fetches as in the worker."""
+    """Consumes and inserts pages of the same bytes, nothing decoded; inserts overlap with fetches
+    as in the worker.
+    """
     edition = new_edition()
     async with connect(settings.mongo, settings.database) as database, Tail.connect(settings.log()) as tail:
         pages = PageStore(database, edition)

@@ -33,7 +33,9 @@ FREE: dict[str, Any] = {
 
 
 def complete_event() -> Event:
-    """An event with every field of its class set; only fragments have `partial`, and they are not stored."""
+    """An event with every field of its class set; only fragments have `partial`, and they are not
+    stored.
+    """
     return Event(
         id="event",
         timestamp=1_700_000_000.123457,

@@ -1,4 +1,6 @@
-"""Session services for the ADK tests: ours in each of its modes, and what the tests do to any of them."""
+"""Session services for the ADK tests: ours in each of its modes, and what the tests do to any of
+them.
+"""
 
 import os
 from collections.abc import AsyncIterator

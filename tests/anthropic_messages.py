@@ -1,4 +1,6 @@
-"""Anthropic as the tests know it: what Messages takes, by the package's own types and its documented rules, and what it answers."""
+"""Anthropic as the tests know it: what Messages takes, by the package's own types and its
+documented rules, and what it answers.
+"""
 
 import importlib
 import json
@@ -65,7 +67,9 @@ def valid(*messages: Message) -> dict[str, Any]:
 
 
 def check(body: dict[str, Any]) -> None:
-    """Raises if Messages would refuse this: by the package's types, then by the rules that its errors tell of."""
+    """Raises if Messages would refuse this: by the package's types, then by the rules that its
+    errors tell of.
+    """
     # The types' iterables are validated only as they are walked.
     assert all(list(one["content"]) for one in MESSAGES.validate_python(body["messages"]))
     assert body.get("system") != []
@@ -88,7 +92,9 @@ def check(body: dict[str, Any]) -> None:
 
 
 def obeys(block: dict[str, Any]) -> None:
-    """The types are lax in a union: each block is held against its own, with what it needs and nothing else."""
+    """The types are lax in a union: each block is held against its own, with what it needs and
+    nothing else.
+    """
     complete(block, PARAMS[block["type"]])
     match block:
         case {"type": "text", "text": text}:
@@ -235,7 +241,9 @@ def pieces(text: str, size: int) -> list[str]:
 def client(
     *, whole: dict[str, Any] | None = None, events: list[dict[str, Any]] | None = None
 ) -> anthropic.Anthropic:
-    """The package's client, whose every request is answered with this message, or with these events."""
+    """The package's client, whose every request is answered with this message, or with these
+    events.
+    """
 
     def answer(request: Any) -> Any:
         if whole is not None:

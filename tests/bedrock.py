@@ -1,4 +1,6 @@
-"""Bedrock as the tests know it: what Converse takes, by its service model and its documented rules, and what it answers."""
+"""Bedrock as the tests know it: what Converse takes, by its service model and its documented rules,
+and what it answers.
+"""
 
 import json
 import re
@@ -40,7 +42,9 @@ def valid(*messages: Message) -> dict[str, Any]:
 
 
 def check(body: dict[str, Any]) -> None:
-    """Raises if Converse would refuse this: by its service model, then by the rules that it only documents."""
+    """Raises if Converse would refuse this: by its service model, then by the rules that it only
+    documents.
+    """
     report = ParamValidator().validate({"modelId": "model", **body}, CONVERSE.input_shape)
     assert not report.has_errors(), report.generate_report()
     obeys(body, CONVERSE.input_shape)
@@ -64,7 +68,9 @@ def check(body: dict[str, Any]) -> None:
 
 
 def obeys(value: Any, shape: Shape) -> None:
-    """botocore checks names, types and least lengths; patterns, enumerations and greatest lengths only the service."""
+    """botocore checks names, types and least lengths; patterns, enumerations and greatest lengths
+    only the service.
+    """
     match value:
         case dict() if not shape.metadata.get("document"):
             for name, member in value.items():

@@ -1,6 +1,7 @@
 """Events for tests: every field has a good default, and a test names only what matters to it.
 
-Ids and timestamps come from a counter, so no event is like another and a run of the tests repeats the last one's.
+Ids and timestamps come from a counter, so no event is like another and a run of the tests repeats
+the last one's.
 """
 
 from datetime import UTC, datetime, timedelta

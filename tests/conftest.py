@@ -17,14 +17,18 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_finish() -> None:
-    """What the imported clients of a dozen providers consist of is walked over once, not again and again."""
+    """What the imported clients of a dozen providers consist of is walked over once, not again and
+    again.
+    """
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", name="servers")
 async def started_servers() -> AsyncIterator[Servers]:
-    """One Kafka and one MongoDB for the session, started when the first test asks for one of them."""
+    """One Kafka and one MongoDB for the session, started when the first test asks for one of
+    them.
+    """
     async with servers() as addresses:
         yield addresses
 

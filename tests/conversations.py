@@ -1,4 +1,5 @@
-"""Recorded OpenAI Chat conversations as events, and back from a ledger. Run as a program it publishes some of them:
+"""Recorded OpenAI Chat conversations as events, and back from a ledger. Run as a program it
+publishes some of them:
 
 python -m tests.conversations KAFKA PREFIX FILE FIRST STEP
 """
@@ -46,7 +47,9 @@ def chat_of(messages: Sequence[Message]) -> list[Chat]:
 
 
 def plain(message: Chat) -> Chat:
-    """A recorded message without what says nothing: no calls, no text, a function call of the old form."""
+    """A recorded message without what says nothing: no calls, no text, a function call of the old
+    form.
+    """
     wanted = {name: message.get(name) or None for name in ("role", "content", "tool_calls", "tool_call_id")}
     if wanted["role"] == "tool":
         wanted["content"] = message["content"]

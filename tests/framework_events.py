@@ -31,7 +31,9 @@ def adk_body(body: dict[str, Any]) -> FrameworkEvent:
 
 
 def vertex(adk_event: FrameworkEvent, *, whole: bool = True) -> FrameworkEvent:
-    """An event of Agent Engine's sessions, as ADK's service sends it; without ADK's own event if it is not `whole`."""
+    """An event of Agent Engine's sessions, as ADK's service sends it; without ADK's own event if it
+    is not `whole`.
+    """
     raw = adk_event.body
     body = {name: raw.get(name) for name in ("author", "invocationId", "content")}
     body["eventMetadata"] = {"partial": raw.get("partial", False)}

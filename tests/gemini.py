@@ -62,7 +62,9 @@ def contents(*messages: Message) -> list[dict[str, Any]]:
 
 
 def valid(request: Encoded) -> Encoded:
-    """The request, which google-genai's types take: they forbid what they do not know, and read base64."""
+    """The request, which google-genai's types take: they forbid what they do not know, and read
+    base64.
+    """
     json.dumps(request.body)
     for content in [*request.body["contents"], request.body.get("systemInstruction", {})]:
         types.Content.model_validate(content)

@@ -1,4 +1,6 @@
-"""The ingest service for tests: the application in this process, its connection to Kafka a real one."""
+"""The ingest service for tests: the application in this process, its connection to Kafka a real
+one.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

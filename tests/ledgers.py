@@ -1,4 +1,6 @@
-"""Ledgers of any kind for the laws of adapters, and JSON as it may come from a provider that has lost its mind."""
+"""Ledgers of any kind for the laws of adapters, and JSON as it may come from a provider that has
+lost its mind.
+"""
 
 from base64 import b64encode
 from typing import Any

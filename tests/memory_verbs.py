@@ -32,7 +32,9 @@ LASTING = timedelta(minutes=2)
 
 
 async def check_memories_rebuild(settings: Settings) -> None:
-    """Drops all that is in MongoDB, lets a projector begin again from the logs, and compares all that can be read."""
+    """Drops all that is in MongoDB, lets a projector begin again from the logs, and compares all
+    that can be read.
+    """
     lasting_until = datetime.now(UTC) + LASTING
     async with opened_memories(settings) as memories:
         before = await everything_remembered(settings, memories, lasting_until)
@@ -71,7 +73,9 @@ async def memories_by(way: str, settings: Settings) -> AsyncIterator[MemoryVerbs
 async def everything_remembered(
     settings: Settings, memories: Memories, lasting_until: datetime
 ) -> dict[str, Any]:
-    """All banks, their memories in every order, what decides about each that ever was, and all revisions."""
+    """All banks, their memories in every order, what decides about each that ever was, and all
+    revisions.
+    """
     banks = await _all_pages(memories.banks)
     found: dict[str, Any] = {"banks": banks}
     for bank in banks:
@@ -95,7 +99,9 @@ async def everything_remembered(
 
 
 async def _heads(settings: Settings) -> dict[str, Head]:
-    """By the key of every memory that ever was: what the log says, since no verb lists those that are gone."""
+    """By the key of every memory that ever was: what the log says, since no verb lists those that
+    are gone.
+    """
     partitions = partitions_of(Topics(settings.prefix).memories)
     return dict((await fold_memories(settings.log(), partitions)).heads)
 

@@ -54,7 +54,9 @@ TEXTS = st.builds(TextPart, text=st.text(max_size=5))
 
 @st.composite
 def ledgers(draw: st.DrawFn) -> list[Message]:
-    """Conversations as an agent has them, with what providers differ about: ids, names, thinking, media, errors."""
+    """Conversations as an agent has them, with what providers differ about: ids, names, thinking,
+    media, errors.
+    """
     messages = [message("system", "Be kind.")] if draw(st.booleans()) else []
     for _ in range(draw(st.integers(0, 4))):
         messages.append(
@@ -103,7 +105,9 @@ def ledger_of(said: Sequence[Data], provider: Provider, message_id: str = "m-1")
 
 
 def marked(messages: Iterable[Message]) -> list[Message]:
-    """The same messages, with a word of its own in each text, call and result, by which order shows."""
+    """The same messages, with a word of its own in each text, call and result, by which order
+    shows.
+    """
     numbers = iter(range(10_000))
     return [
         Message(role=one.role, parts=[_marked(part, f"<{next(numbers)}>") for part in one.parts])

@@ -1,4 +1,6 @@
-"""The projector as a real process that a test can kill, or as a worker in this one, and what it stores."""
+"""The projector as a real process that a test can kill, or as a worker in this one, and what it
+stores.
+"""
 
 import asyncio
 import contextlib

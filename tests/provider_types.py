@@ -1,7 +1,8 @@
-"""Requests checked by what the providers publish themselves: botocore's service model, the types of the three SDKs.
+"""Requests checked by what the providers publish themselves: botocore's service model, the types of
+the three SDKs.
 
-The SDKs' request types are TypedDicts for type checkers: they take unknown members, and `Iterable` members are not looked
-into. `_strict` makes of each one that forbids and looks.
+The SDKs' request types are TypedDicts for type checkers: they take unknown members, and `Iterable`
+members are not looked into. `_strict` makes of each one that forbids and looks.
 """
 
 import types
@@ -90,6 +91,8 @@ def _strict_dict(params: Any) -> Any:
 
 
 def _is_object(annotation: Any) -> bool:
-    """Whether this is an object of Python: an SDK takes files, and hands on its responses, but the wire has none."""
+    """Whether this is an object of Python: an SDK takes files, and hands on its responses, but the
+    wire has none.
+    """
     kind = get_origin(annotation) or annotation
     return isinstance(kind, type) and issubclass(kind, BaseModel | IO | PathLike)

@@ -1,4 +1,6 @@
-"""The query service for tests: a real server in this process, and a worker that projects what is published."""
+"""The query service for tests: a real server in this process, and a worker that projects what is
+published.
+"""
 
 import asyncio
 import contextlib
@@ -49,7 +51,9 @@ class Projected:
     async def run(
         self, *data: Data, run_id: str | None = None, turn_id: str | None = None, **options: Any
     ) -> Run:
-        """A new run with these events, all of it in its pages and its saved state, so that lists have it."""
+        """A new run with these events, all of it in its pages and its saved state, so that lists
+        have it.
+        """
         run = await self.runfold.open_run(
             agent_id=options.pop("agent_id", "agent-1"), run_id=run_id, **options
         )

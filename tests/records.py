@@ -59,7 +59,9 @@ from runfold_schemas.sessions import (
 )
 
 modest = settings(max_examples=60, deadline=None)
-"""For properties: a few seconds for all of them, also where the machine is busy with something else."""
+"""For properties: a few seconds for all of them, also where the machine is busy with something
+else.
+"""
 
 LOG_TIME = 1_767_225_600_000
 """The append time of offset 0, in milliseconds; each further offset is ten later."""
@@ -148,7 +150,9 @@ def admit(log: Sequence[Record], run_id: str = "run-1") -> list[Admitted]:
 
 
 def restored(admission: Admission, before: Sequence[Admitted]) -> Admission:
-    """The admission as it is after it was stored: from its plain fields, and the ids of what counted before."""
+    """The admission as it is after it was stored: from its plain fields, and the ids of what
+    counted before.
+    """
     seen = [one.event.event_id for one in before if one.event is not None and one.counts]
     return Admission(
         admission.run_id,
@@ -161,7 +165,9 @@ def restored(admission: Admission, before: Sequence[Admitted]) -> Admission:
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Record]:
-    """A log as the world may write it: kinds in any order, few ids, gaps, and records that are nothing."""
+    """A log as the world may write it: kinds in any order, few ids, gaps, and records that are
+    nothing.
+    """
     log: list[Record] = []
     offset = -1
     for _ in range(draw(st.integers(0, 14))):

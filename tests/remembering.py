@@ -1,4 +1,6 @@
-"""Generation without servers: memories in a dict, as their verbs would have them, and a model that says what a test has it say."""
+"""Generation without servers: memories in a dict, as their verbs would have them, and a model that
+says what a test has it say.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -75,7 +77,9 @@ class ScriptedModel:
 
 
 class RememberedMemories:
-    """What of `Memories` a generation uses. Two texts are as far from each other as `distance` says."""
+    """What of `Memories` a generation uses. Two texts are as far from each other as `distance`
+    says.
+    """
 
     def __init__(
         self, *known: MemoryRecord, distance: Callable[[str, str], float] | None = None, **config: Any

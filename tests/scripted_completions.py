@@ -10,7 +10,9 @@ from starlette.routing import Route
 
 
 class Endpoint:
-    """Gives its answers one after the other, the last one for ever: a dict is what the model says, a number a status."""
+    """Gives its answers one after the other, the last one for ever: a dict is what the model says,
+    a number a status.
+    """
 
     def __init__(self, *answers: Any) -> None:
         self._answers = list(answers)
@@ -28,7 +30,9 @@ class Endpoint:
 
 
 def _completion(request: dict[str, Any], said: Any) -> dict[str, Any]:
-    """What the model says, by the tool that it is asked to answer with, or as the text of the schema asked for."""
+    """What the model says, by the tool that it is asked to answer with, or as the text of the
+    schema asked for.
+    """
     text = said if isinstance(said, str) else json.dumps(said)
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if tools := request.get("tools"):

@@ -1,10 +1,11 @@
-"""Five model providers on loopback: they say what the script has, whole or as a stream, in the shapes that were recorded.
+"""Five model providers on loopback: they say what the script has, whole or as a stream, in the
+shapes that were recorded.
 
     models = ScriptedModels()
     async with served(models.app) as client:     # the SDKs' clients take f"{client.base_url}" as their base URL
 
-Whoever has no results of tools yet gets `ASKS`, which thinks and calls two tools at once; then comes `ANSWERS`. A request that
-the provider's own package would not have gets a 400.
+Whoever has no results of tools yet gets `ASKS`, which thinks and calls two tools at once; then
+comes `ANSWERS`. A request that the provider's own package would not have gets a 400.
 """
 
 import json
@@ -194,7 +195,9 @@ _BREAKS: dict[Provider, bytes] = {
 
 
 class ScriptedModels:
-    """What was asked is in `requests`; with `breaks`, streams break off in the middle of their last call."""
+    """What was asked is in `requests`; with `breaks`, streams break off in the middle of their last
+    call.
+    """
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []

@@ -52,7 +52,9 @@ def _converse_block(block: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _aws(kind: str, event: dict[str, Any]) -> bytes:
-    """A message of vnd.amazon.eventstream: a prelude of two lengths, headers of type string (7), payload, checksums."""
+    """A message of vnd.amazon.eventstream: a prelude of two lengths, headers of type string (7),
+    payload, checksums.
+    """
     payload = json.dumps(event).encode()
     given = {":message-type": "event", ":event-type": kind, ":content-type": "application/json"}
     headers = b"".join(

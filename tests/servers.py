@@ -1,4 +1,6 @@
-"""The Kafka and the MongoDB that tests run on: given by the environment, in containers, or as child processes."""
+"""The Kafka and the MongoDB that tests run on: given by the environment, in containers, or as child
+processes.
+"""
 
 import asyncio
 import functools
@@ -62,8 +64,8 @@ def docker_answers() -> bool:
 
     answers = True
     with warnings.catch_warnings():
-        # The library leaves its socket open when nobody answers. It is collected here, once the exception that holds it
-        # is gone, and so fails no test under "warnings are errors".
+        # The library leaves its socket open when nobody answers. It is collected here, once the
+        # exception that holds it is gone, and so fails no test under "warnings are errors".
         warnings.simplefilter("ignore", ResourceWarning)
         try:
             docker.from_env(timeout=DOCKER_SECONDS).close()  # it asks the daemon for its version
@@ -75,7 +77,9 @@ def docker_answers() -> bool:
 
 @asynccontextmanager
 async def containers() -> AsyncIterator[Servers]:
-    """The official images. Each server has one port number inside and outside, since it tells clients its own address."""
+    """The official images. Each server has one port number inside and outside, since it tells
+    clients its own address.
+    """
     from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - asks for Docker when imported
     from testcontainers.core.wait_strategies import LogMessageWaitStrategy  # noqa: PLC0415
 

@@ -1,4 +1,6 @@
-"""Sessions for tests in each of their ways, with a projector that can be stopped, and what is compared of them."""
+"""Sessions for tests in each of their ways, with a projector that can be stopped, and what is
+compared of them.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -61,7 +63,9 @@ async def differences(settings: Settings, stored: Projected) -> list[Any]:
 
 
 async def check_rebuild(settings: Settings) -> None:
-    """Drops all that is in MongoDB, lets a projector begin again from the logs, and compares all that can be read."""
+    """Drops all that is in MongoDB, lets a projector begin again from the logs, and compares all
+    that can be read.
+    """
     async with opened("stored", settings) as sessions:
         before = await everything(sessions)
         assert before

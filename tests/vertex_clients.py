@@ -1,4 +1,6 @@
-"""Google's own clients of Agent Engine against a server of ours, each of whose calls can be awaited."""
+"""Google's own clients of Agent Engine against a server of ours, each of whose calls can be
+awaited.
+"""
 
 import asyncio
 import inspect

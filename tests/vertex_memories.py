@@ -1,4 +1,6 @@
-"""Google's own clients of Memory Bank against a server of ours, each of whose calls can be awaited."""
+"""Google's own clients of Memory Bank against a server of ours, each of whose calls can be
+awaited.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

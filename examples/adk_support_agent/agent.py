@@ -43,7 +43,9 @@ def refund(order_id: str, tool_context: ToolContext) -> dict[str, Any]:
 
 
 class RuleModel(BaseLlm):
-    """Stands where a model would: it sees the whole conversation, and calls a tool or says something."""
+    """Stands where a model would: it sees the whole conversation, and calls a tool or says
+    something.
+    """
 
     model: str = "rules"
 

@@ -1,8 +1,9 @@
 """What becomes of each record of a run's log: one rule, used by every reader.
 
-Outcomes: `accepted`; `duplicate` of an event that counted before; `rejected` (a lost `expected_offset`, a second opening, a
-lifecycle change after the end); `late` (decodable, after the end of the run: kept, flagged, part of the ledger);
-`undecodable`. The order of the log alone decides, so every replay gives the same outcomes.
+Outcomes: `accepted`; `duplicate` of an event that counted before; `rejected` (a lost
+`expected_offset`, a second opening, a lifecycle change after the end); `late` (decodable, after the
+end of the run: kept, flagged, part of the ledger); `undecodable`. The order of the log alone
+decides, so every replay gives the same outcomes.
 """
 
 from collections.abc import Iterable
@@ -19,7 +20,9 @@ COUNTING: Final[frozenset[Outcome]] = frozenset({"accepted", "late"})
 
 
 class Admitted(NamedTuple):
-    """A record with its outcome. `event` is None where it is undecodable; `reason` is empty where it is accepted."""
+    """A record with its outcome. `event` is None where it is undecodable; `reason` is empty where
+    it is accepted.
+    """
 
     record: Record
     outcome: Outcome
@@ -35,7 +38,8 @@ class Admitted(NamedTuple):
 class Admission:
     """The state of the rule after some prefix of one run's log.
 
-    Holds the id of every event that counted: about 150 bytes an event, for as long as the run is followed.
+    Holds the id of every event that counted: about 150 bytes an event, for as long as the run is
+    followed.
     """
 
     def __init__(
@@ -71,7 +75,9 @@ class Admission:
         return Admitted(record, outcome, event, "the run had ended" if outcome == "late" else "")
 
     def replay(self, one: Admitted) -> None:
-        """Takes in a record that was judged before, so that the next one can be admitted. Nothing is judged again."""
+        """Takes in a record that was judged before, so that the next one can be admitted. Nothing
+        is judged again.
+        """
         if one.counts and one.event is not None:
             self._count(one.event, one.record.offset)
 

@@ -1,5 +1,6 @@
-"""The events of a log as they stand in its ledger: what is amended stands as other events, and so does what an agent framework
-said, in its own form. Whatever folds a log to messages folds what `as_they_stand` or `standing` gives.
+"""The events of a log as they stand in its ledger: what is amended stands as other events, and so
+does what an agent framework said, in its own form. Whatever folds a log to messages folds what
+`as_they_stand` or `standing` gives.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,8 +12,8 @@ from runfold_schemas.events import AnyEvent, EventAmended
 from runfold_schemas.sessions import FrameworkEvent
 
 Place = int | tuple[int, int]
-"""Where an event stands: the offset of its record. Where others stand for what the record holds, each of them has the offset
-and its number among them, from 0.
+"""Where an event stands: the offset of its record. Where others stand for what the record holds,
+each of them has the offset and its number among them, from 0.
 """
 
 Amendments = Mapping[int, EventAmended]
@@ -53,7 +54,9 @@ def amendments_of(events: Iterable[tuple[int, AnyEvent]]) -> dict[int, EventAmen
 def standing(
     events: Iterable[tuple[int, AnyEvent]], amendments: Amendments
 ) -> Iterator[tuple[Place, AnyEvent]]:
-    """The events as they stand in the ledger. Those that stand for one event share its offset and its envelope."""
+    """The events as they stand in the ledger. Those that stand for one event share its offset and
+    its envelope.
+    """
     for offset, event in events:
         if offset in amendments and not isinstance(event.data, EventAmended):
             data = [stand_in.said() for stand_in in amendments[offset].stand_ins]

@@ -1,11 +1,13 @@
-"""Which tool result answers which call. This is the first of the two passes that fold a log into its ledger:
+"""Which tool result answers which call. This is the first of the two passes that fold a log into
+its ledger:
 
     log ── pass 1: ResultPlanner ──> ResultPlan (places only)
                                          │
     log ── pass 2: LedgerStream ─────────┴──> messages
 
-A result belongs to the latest earlier call with its id, because real conversations repeat ids; of several results of one
-call the last counts (ARCHITECTURE.md, The ledger). A message can therefore not be written before the whole log was seen.
+A result belongs to the latest earlier call with its id, because real conversations repeat ids; of
+several results of one call the last counts (ARCHITECTURE.md, The ledger). A message can therefore
+not be written before the whole log was seen.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +22,8 @@ from runfold_schemas.events import AnyEvent, ToolCall, ToolResult
 class ResultPlan:
     """The results of one stretch of a log, as places: small enough to keep for a log that is not.
 
-    It is right for exactly the events that it was made from; more of them may change which result counts.
+    It is right for exactly the events that it was made from; more of them may change which result
+    counts.
     """
 
     results: Mapping[Place, Place]
@@ -30,17 +33,23 @@ class ResultPlan:
 
 
 def plan_results(events: Iterable[tuple[Place, AnyEvent]]) -> ResultPlan:
-    """The plan of `(place, event)` pairs, which are events as they stand, in the order of their log."""
+    """The plan of `(place, event)` pairs, which are events as they stand, in the order of their
+    log.
+    """
     return _planned(events).plan()
 
 
 def inspect_results(events: Iterable[tuple[int, AnyEvent]]) -> list[Fault]:
-    """Calls without a result and results without an earlier call, in the order of their log. See `ResultPlanner.faults`."""
+    """Calls without a result and results without an earlier call, in the order of their log. See
+    `ResultPlanner.faults`.
+    """
     return _planned(as_they_stand(list(events))).faults()
 
 
 class ResultPlanner:
-    """Makes a plan from a log that is read bit by bit. It keeps one entry a call, and nothing of other events."""
+    """Makes a plan from a log that is read bit by bit. It keeps one entry a call, and nothing of
+    other events.
+    """
 
     def __init__(self) -> None:
         self._latest: dict[str, Place] = {}
@@ -58,7 +67,8 @@ class ResultPlanner:
             case ToolResult(tool_call_id=tool_id):
                 self._result(place, tool_id)
             case _:
-                # The other kinds need no list here: what they are to the ledger is the second pass's to say.
+                # The other kinds need no list here: what they are to the ledger is the second
+                # pass's to say.
                 pass
 
     def plan(self) -> ResultPlan:
@@ -68,9 +78,9 @@ class ResultPlanner:
     def faults(self) -> list[Fault]:
         """What is missing so far, by offset.
 
-        Rules: `call-has-result` (as long as a run goes on, a tool may still be at work), `result-has-call`,
-        `result-after-call` (the id is called only later), `call-has-id` and `result-has-id` (without one, neither can find
-        the other).
+        Rules: `call-has-result` (as long as a run goes on, a tool may still be at work),
+        `result-has-call`, `result-after-call` (the id is called only later), `call-has-id` and
+        `result-has-id` (without one, neither can find the other).
         """
         return [fault for _, fault in self.faulty()]
 

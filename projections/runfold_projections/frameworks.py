@@ -1,11 +1,14 @@
-"""What the events of agent frameworks say, as events of ours. The log has them once, in the framework's own form.
+"""What the events of agent frameworks say, as events of ours. The log has them once, in the
+framework's own form.
 
-- adk: an `Event` of Google's ADK. Its content has Gemini's form: the user's is a message, `functionResponse` parts are results,
-  and what a model said is what `GeminiRecorder` makes of it, one message an event. Pieces of a stream (`partial`) say nothing,
-  because the whole follows; nor do ADK's own questions to the user (credentials, confirmations), which no model sees.
-- vertex: an event of Agent Engine's sessions. It is ADK's, which it brings along whole as `rawEvent` where ADK wrote it.
-- openai-agents: an item of the Responses API's input. The model's items are what `ResponsesRecorder` makes of them; those in
-  a row are one message, as everywhere.
+- adk: an `Event` of Google's ADK. Its content has Gemini's form: the user's is a message,
+  `functionResponse` parts are results, and what a model said is what `GeminiRecorder` makes of it,
+  one message an event. Pieces of a stream (`partial`) say nothing, because the whole follows; nor
+  do ADK's own questions to the user (credentials, confirmations), which no model sees.
+- vertex: an event of Agent Engine's sessions. It is ADK's, which it brings along whole as
+  `rawEvent` where ADK wrote it.
+- openai-agents: an item of the Responses API's input. The model's items are what
+  `ResponsesRecorder` makes of them; those in a row are one message, as everywhere.
 
 Nothing raises here: what cannot be understood says nothing.
 """
@@ -38,10 +41,14 @@ Fields = dict[str, Any]
 _OF_ASSISTANT: Final = (AssistantMessage, Thinking, ToolCall, ProviderPart)
 
 _ADK_OWN_ID: Final = "adk-"
-"""Begins the ids that ADK gives to calls without one. It takes them out again before a request, and so does our encoder."""
+"""Begins the ids that ADK gives to calls without one. It takes them out again before a request, and
+so does our encoder.
+"""
 
 _ADK_QUESTIONS: Final = frozenset({"adk_request_credential", "adk_request_confirmation", "adk_framework"})
-"""Calls of ADK itself. It leaves the events that have them, and the answers, out of a model's contents."""
+"""Calls of ADK itself. It leaves the events that have them, and the answers, out of a model's
+contents.
+"""
 
 _TURN_ID_LENGTH_MAX: Final = 200
 """That of a `TurnId`. An invocation with a longer id is no turn."""
@@ -50,7 +57,9 @@ _DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^,]*)?;base64,(.*)", re.DOTALL
 
 
 def said(event: AnyEvent) -> list[AnyEvent]:
-    """The events that stand in the place of a framework's event; any other event stands as itself."""
+    """The events that stand in the place of a framework's event; any other event stands as
+    itself.
+    """
     if not isinstance(event.data, FrameworkEvent):
         return [event]
     match event.data.framework:
@@ -63,7 +72,9 @@ def said(event: AnyEvent) -> list[AnyEvent]:
 
 
 def standing_for(event: AnyEvent, data: Iterable[Data]) -> list[AnyEvent]:
-    """Events that say `data` in the place of `event`, with its envelope; what the model said has the model's too."""
+    """Events that say `data` in the place of `event`, with its envelope; what the model said has
+    the model's too.
+    """
     envelope = {name: getattr(event, name) for name in event.model_fields_set - {"type", "data"}}
     recorded = envelope
     if isinstance(event.data, FrameworkEvent):
@@ -113,8 +124,8 @@ def _adk(body: Mapping[str, Any]) -> list[Data]:
 class _Ids:
     """Ids for the calls of one event that have none, and for the results of one event.
 
-    Gemini pairs those by their names and their order. So a result's id is that of the last call of its invocation with
-    its name, and its number among those of one event.
+    Gemini pairs those by their names and their order. So a result's id is that of the last call of
+    its invocation with its name, and its number among those of one event.
     """
 
     def __init__(self, invocation_id: str) -> None:
@@ -298,7 +309,9 @@ def _text(text: str) -> Fields | None:
 def _medium(
     media_type: Any, *, data: str | None = None, url: Any = None, kind: str = "", name: Any = None
 ) -> Fields | None:
-    """An image or a document as a message has it; None if it is neither bytes of a known type nor an address."""
+    """An image or a document as a message has it; None if it is neither bytes of a known type nor
+    an address.
+    """
     media_type = _string(media_type)
     if data is not None:
         if not media_type or not is_base64(data):

@@ -6,9 +6,10 @@ Three ways lead to it, all through the same open assistant message (`_Assistant`
 - `build_messages_from_events`, for a log that fits into memory;
 - `LedgerStream`, for one that does not, after a first pass over the log (`exchanges`).
 
-Where parts and messages go is in ARCHITECTURE.md (The ledger). Values inside parts (a call's input, a result's content)
-are those that came in, shared and not copied: nobody changes them. Parts are kept as their fields until their message is
-built, because pydantic makes a message with all its parts in one call in half the time of a call for each.
+Where parts and messages go is in ARCHITECTURE.md (The ledger). Values inside parts (a call's input,
+a result's content) are those that came in, shared and not copied: nobody changes them. Parts are
+kept as their fields until their message is built, because pydantic makes a message with all its
+parts in one call in half the time of a call for each.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +61,8 @@ _MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Message)
 def build_messages_from_events(events: Iterable[AnyEvent]) -> list[Message]:
     """The ledger of a run's events, given in the order of their log. Any prefix of a log has one.
 
-    An amendment names an offset: where the log has gaps, `build_messages_from_log` knows what it means.
+    An amendment names an offset: where the log has gaps, `build_messages_from_log` knows what it
+    means.
     """
     return build_messages_from_log(enumerate(events))
 
@@ -76,10 +78,11 @@ def build_messages_from_log(log: Iterable[tuple[int, AnyEvent]]) -> list[Message
 
 
 class Ledger:
-    """Messages written part by part. What the assistant says gathers in one open message until it is flushed.
+    """Messages written part by part. What the assistant says gathers in one open message until it
+    is flushed.
 
-    The operations and what they leave out are those of Goa-AI 0.38.0's ledger. Two things are ours: results and the
-    user's or the system's text flush the assistant first, and the latter two exist.
+    The operations and what they leave out are those of Goa-AI 0.38.0's ledger. Two things are ours:
+    results and the user's or the system's text flush the assistant first, and the latter two exist.
     """
 
     def __init__(self) -> None:
@@ -94,17 +97,21 @@ class Ledger:
         index: int = 0,
         final: bool = False,
     ) -> None:
-        """Adds a block of thinking at the head of the assistant message, behind those already there.
+        """Adds a block of thinking at the head of the assistant message, behind those already
+        there.
 
-        A block with `redacted` (base64) loses text and signature. Without it, one that lacks text or signature is left
-        out, because no provider takes back what it did not sign. Raises pydantic's `ValidationError` if it is no base64.
+        A block with `redacted` (base64) loses text and signature. Without it, one that lacks text
+        or signature is left out, because no provider takes back what it did not sign. Raises
+        pydantic's `ValidationError` if it is no base64.
         """
         self._assistant.think(
             Thinking(text=text, signature=signature, redacted=redacted, content_index=index, final=final)
         )
 
     def append_text(self, text: str) -> None:
-        """Adds to what the assistant says: to the text before if nothing is between, else a new part. "" adds nothing."""
+        """Adds to what the assistant says: to the text before if nothing is between, else a new
+        part. "" adds nothing.
+        """
         self._assistant.say(text)
 
     def declare_tool_use(self, id: str, name: str, args: Any) -> None:  # noqa: A002  # the part's own word, as upstream
@@ -119,8 +126,8 @@ class Ledger:
     def append_user_tool_results(self, results: Iterable[ToolResultPart | Mapping[str, Any]]) -> None:
         """Adds a user message with these results in this order, given as parts or as their fields.
 
-        Results without an id are left out; if none is left, nothing happens, and the assistant message stays open. Raises
-        pydantic's `ValidationError` for fields that are no result.
+        Results without an id are left out; if none is left, nothing happens, and the assistant
+        message stays open. Raises pydantic's `ValidationError` for fields that are no result.
         """
         parts = [ToolResultPart.model_validate(result) for result in results]
         self._append("user", [dict(part) for part in parts if part.tool_use_id])
@@ -134,7 +141,9 @@ class Ledger:
         self._append("system", _text(text))
 
     def build_messages(self) -> list[Message]:
-        """All messages, the open one at the end. Changes nothing, so building twice gives the same."""
+        """All messages, the open one at the end. Changes nothing, so building twice gives the
+        same.
+        """
         return [*self._messages, *_messages("assistant", self._assistant.parts())]
 
     def _append(self, role: Role, parts: list[Fields]) -> None:
@@ -144,7 +153,9 @@ class Ledger:
 
 
 class Draft(NamedTuple):
-    """A message of a streamed ledger, complete but for tool results that lie further on in the log."""
+    """A message of a streamed ledger, complete but for tool results that lie further on in the
+    log.
+    """
 
     role: Role
     parts: Sequence[Fields | Place]
@@ -157,11 +168,15 @@ class Draft(NamedTuple):
     """The places of calls in it whose id an earlier call of it has."""
 
     def message(self, events: Mapping[Place, AnyEvent]) -> Message:
-        """The message, given the event at each place in `late`. Raises `TypeError` if one is no tool result."""
+        """The message, given the event at each place in `late`. Raises `TypeError` if one is no
+        tool result.
+        """
         return _MESSAGE.validate_python(self.fields(events))
 
     def fields(self, events: Mapping[Place, AnyEvent]) -> Fields:
-        """The fields of `message`, all of them and in their order, so that both are the same JSON; for who only writes that."""
+        """The fields of `message`, all of them and in their order, so that both are the same JSON;
+        for who only writes that.
+        """
         if not self.late:
             return {"role": self.role, "parts": self.parts}
         parts = [part if isinstance(part, dict) else _late_result(events[part]) for part in self.parts]
@@ -169,23 +184,26 @@ class Draft(NamedTuple):
 
 
 class LedgerStream:
-    """The second pass over a log: events go in one at a time, and messages come out as soon as nothing can join them.
+    """The second pass over a log: events go in one at a time, and messages come out as soon as
+    nothing can join them.
 
         stream = LedgerStream(planner.plan())              # made from the same events
         async for place, event in read():                  # as they stand (`amendments`)
             for draft in stream.feed(place, event):        # and after the last event: stream.finish()
                 yield draft.message({late: await read_one(late) for late in draft.late})
 
-    It holds one exchange: an assistant message and the results that came while it was open. What closes the message:
+    It holds one exchange: an assistant message and the results that came while it was open. What
+    closes the message:
 
     - a user or a system message, and the end of the log;
     - an event of the assistant with another `message_id`;
     - after a result for it, an event of the assistant that has not the same `message_id`.
 
-    So the result of a fast tool does not part a message whose events carry their id. An event without an id goes by the
-    last rule alone, and a message without one takes that of the first event that has it. A result that comes after its
-    message was closed is a late part of a draft, and ends no other message. A result without an earlier call stands
-    behind the results of the message that is open, or alone.
+    So the result of a fast tool does not part a message whose events carry their id. An event
+    without an id goes by the last rule alone, and a message without one takes that of the first
+    event that has it. A result that comes after its message was closed is a late part of a draft,
+    and ends no other message. A result without an earlier call stands behind the results of the
+    message that is open, or alone.
     """
 
     def __init__(self, plan: ResultPlan) -> None:
@@ -193,8 +211,11 @@ class LedgerStream:
         self._exchange: _Exchange | None = None
 
     def feed(self, place: Place, event: AnyEvent) -> Sequence[Draft]:
-        """Takes the next event of the log and gives the messages, mostly none, that it closes, in their order."""
-        # Each case that does not match costs 0.1 us, and a stream's deltas are most of a log: they come first.
+        """Takes the next event of the log and gives the messages, mostly none, that it closes, in
+        their order.
+        """
+        # Each case that does not match costs 0.1 us, and a stream's deltas are most of a log: they
+        # come first.
         match event.data:
             case AssistantMessage() | Thinking() | ToolCall() | ProviderPart() as said:
                 exchange, closed = self._turn_to(event)
@@ -230,7 +251,9 @@ class LedgerStream:
         return exchange.drafts(self._plan) if exchange else ()
 
     def _turn_to(self, event: AnyEvent) -> "tuple[_Exchange, Sequence[Draft]]":
-        """The exchange that an event of the assistant belongs to, and the messages that this closes."""
+        """The exchange that an event of the assistant belongs to, and the messages that this
+        closes.
+        """
         if self._exchange and self._exchange.takes(event.message_id):
             return self._exchange, ()
         closed = self.finish()
@@ -254,14 +277,17 @@ class _Exchange:
         self._assistant = _Assistant(provider)
         self._message_id = message_id
         self._interrupted = False
-        # Places of calls by id, each id at its first call's place: results follow in the order of this dictionary.
+        # Places of calls by id, each id at its first call's place: results follow in the order of
+        # this dictionary.
         self._calls: dict[str, list[Place]] = {}
         self._answers: dict[Place, Fields] = {}
         self._orphans: list[Fields] = []
         self._thinking: list[Place] = []
 
     def takes(self, message_id: str | None) -> bool:
-        """Whether an event of the assistant with this `message_id` is part of the message, whose id it then is."""
+        """Whether an event of the assistant with this `message_id` is part of the message, whose id
+        it then is.
+        """
         if message_id and self._message_id:
             return message_id == self._message_id
         if not self._interrupted:
@@ -311,7 +337,9 @@ class _Exchange:
 
 
 class _Assistant:
-    """The parts of an assistant message, as they gather. With a provider, they keep that provider's order."""
+    """The parts of an assistant message, as they gather. With a provider, they keep that provider's
+    order.
+    """
 
     __slots__ = ("_parts", "_provider", "_text", "_text_data", "_text_index", "_thinking")
 
@@ -319,7 +347,8 @@ class _Assistant:
         self._provider = provider
         self._thinking: list[Fields] = []
         self._parts: list[Fields] = []
-        # The pieces of the last text, joined once: appending piece by piece would copy a long stream over and over.
+        # The pieces of the last text, joined once: appending piece by piece would copy a long
+        # stream over and over.
         self._text: list[str] = []
         self._text_index: int | None = None
         self._text_data: Mapping[str, Any] | None = None

@@ -1,7 +1,9 @@
-"""Memories with their revisions, folded from one partition of `{prefix}.memories`, and banks from `{prefix}.banks`.
+"""Memories with their revisions, folded from one partition of `{prefix}.memories`, and banks from
+`{prefix}.banks`.
 
-The order of the partition alone decides. A change that the memory's `Head` does not allow changes nothing, and leaves no
-revision. A head is all that decides about the next change; it stays when what it is about has expired or was deleted.
+The order of the partition alone decides. A change that the memory's `Head` does not allow changes
+nothing, and leaves no revision. A head is all that decides about the next change; it stays when
+what it is about has expired or was deleted.
 """
 
 from collections.abc import Mapping
@@ -43,7 +45,9 @@ class Head(BaseModel):
     changed_by: str
     """The id of the change that made it so."""
     began: int
-    """The offset of its creation, or of the last one: revisions from before are of another life, with which it shares its id."""
+    """The offset of its creation, or of the last one: revisions from before are of another life,
+    with which it shares its id.
+    """
     created_at: datetime
     changed_at: datetime
     expires_at: datetime | None = None
@@ -72,7 +76,9 @@ class MemoryRecord(BaseModel):
 
 
 class Revision(BaseModel):
-    """What a memory was after one change. It never changes, but that the deletion of its memory lets it expire earlier."""
+    """What a memory was after one change. It never changes, but that the deletion of its memory
+    lets it expire earlier.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -82,7 +88,9 @@ class Revision(BaseModel):
     action: str
     """`created`, `updated`, `deleted` or `rolled_back`."""
     offset: int
-    """Of the change, in its partition of `{prefix}.memories`: what orders the revisions of a memory."""
+    """Of the change, in its partition of `{prefix}.memories`: what orders the revisions of a
+    memory.
+    """
     run_id: str
     """The run that caused it; `-` where none did."""
     created_at: datetime
@@ -99,7 +107,9 @@ class Revision(BaseModel):
 
 
 class Ending(NamedTuple):
-    """From the change at `offset` on the revisions of a deleted memory expire with it, or, where it is there again, do not."""
+    """From the change at `offset` on the revisions of a deleted memory expire with it, or, where it
+    is there again, do not.
+    """
 
     deleted_at: datetime
     offset: int
@@ -208,9 +218,9 @@ class Decided(NamedTuple):
 
 
 class MemoryFold:
-    """The fold of some records of one partition, in their order. It begins with the heads that it is given, by key, and has what
-    changed: of each memory the last state, and every revision. Each event is given once; what a head includes is passed
-    over, since somebody has decided it before.
+    """The fold of some records of one partition, in their order. It begins with the heads that it
+    is given, by key, and has what changed: of each memory the last state, and every revision. Each
+    event is given once; what a head includes is passed over, since somebody has decided it before.
     """
 
     def __init__(self, heads: Mapping[str, Decided]) -> None:
@@ -256,7 +266,9 @@ def _record(head: Head, memory: Memory | None) -> MemoryRecord | None:
 
 
 def ended(revision: Revision, deleted_at: datetime | None) -> Revision:
-    """The revision as it is when its memory was deleted: it expires with it, unless it does before."""
+    """The revision as it is when its memory was deleted: it expires with it, unless it does
+    before.
+    """
     if deleted_at is None:
         return revision
     return revision.model_copy(update={"expires_at": min(revision.expires_at, deleted_at + RESTORABLE)})
@@ -310,7 +322,9 @@ def bank_of(event: AnyEvent) -> str:
 
 
 def memory_event(record: Record) -> tuple[str, AnyEvent]:
-    """The key and the event of a record of `{prefix}.memories`. Raises `UndecodableError` where they do not fit together."""
+    """The key and the event of a record of `{prefix}.memories`. Raises `UndecodableError` where
+    they do not fit together.
+    """
     event = decode_record(record)
     if not isinstance(event.data, MemoryChange):
         raise UndecodableError(f"{event.type} changes no memory")
@@ -318,7 +332,9 @@ def memory_event(record: Record) -> tuple[str, AnyEvent]:
 
 
 def bank_event(record: Record) -> tuple[str, AnyEvent]:
-    """The key and the event of a record of `{prefix}.banks`. Raises `UndecodableError` where they do not fit together."""
+    """The key and the event of a record of `{prefix}.banks`. Raises `UndecodableError` where they
+    do not fit together.
+    """
     event = decode_record(record)
     if not isinstance(event.data, BankFact):
         raise UndecodableError(f"{event.type} says nothing of a bank")

@@ -1,8 +1,9 @@
-"""Mending a ledger that no provider accepts, by events that are appended and that everybody can see.
+"""Mending a ledger that no provider accepts, by events that are appended and that everybody can
+see.
 
-A crash can end a run anywhere: after a call and before its result, within arguments, after thinking and before a word.
-What is missing is published (a result that says that the call was interrupted); what is in the way is amended, so that
-it stands otherwise in the ledger while the log keeps it.
+A crash can end a run anywhere: after a call and before its result, within arguments, after thinking
+and before a word. What is missing is published (a result that says that the call was interrupted);
+what is in the way is amended, so that it stands otherwise in the ledger while the log keeps it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,13 +48,15 @@ class Change(NamedTuple):
 
 
 def repair(events: Log) -> list[Data]:
-    """What to append to a log so that every provider accepts its ledger; nothing where they do already.
+    """What to append to a log so that every provider accepts its ledger; nothing where they do
+    already.
 
     What no event can mend (an image that a provider does not take) is left to validation.
     """
     appended: list[Data] = []
     ledger = _standing(events, appended)
-    # Each rule sees the ledger as the rules before it left it. The beginning comes last, when it is known what remains.
+    # Each rule sees the ledger as the rules before it left it. The beginning comes last, when it is
+    # known what remains.
     rules = (
         _calls_without_objects,
         _unanswerable,
@@ -98,7 +101,9 @@ def _stand_in(data: Data) -> StandIn:
 
 
 def _calls_without_objects(ledger: Standing) -> Iterator[Change]:
-    """Arguments that a crash cut off are kept as text, and only an object is taken by every provider."""
+    """Arguments that a crash cut off are kept as text, and only an object is taken by every
+    provider.
+    """
     for place, event in ledger:
         if isinstance(event.data, ToolCall) and not isinstance(event.data.payload, dict):
             payload = {} if event.data.payload is None else {"arguments": event.data.payload}
@@ -120,7 +125,9 @@ def _unanswerable(ledger: Standing) -> Iterator[Change]:
 
 
 def _repeated_within(ledger: Standing) -> Iterator[Change]:
-    """Providers take an id once a message. What repeats it gets one of its own, and so do the results for it."""
+    """Providers take an id once a message. What repeats it gets one of its own, and so do the
+    results for it.
+    """
     repeated = {place for draft in _drafts(ledger) for place in draft.repeated}
     known = {event.data.tool_call_id for _, event in ledger if isinstance(event.data, ToolCall)}
     renamed: dict[str, str] = {}
@@ -139,7 +146,9 @@ def _repeated_within(ledger: Standing) -> Iterator[Change]:
 
 
 def _instructions_within(ledger: Standing) -> Iterator[Change]:
-    """Most providers know instructions at the beginning only, and moving them would change what they are about."""
+    """Most providers know instructions at the beginning only, and moving them would change what
+    they are about.
+    """
     spoken = False
     for place, event in ledger:
         if isinstance(event.data, SystemMessage) and spoken and event.data.message:

@@ -1,9 +1,11 @@
 """The run record: what a run is, folded from its log.
 
-Terminal is terminal. A change that the current status does not allow is counted (`illegal_transitions`) and changes
-nothing else: the log is a fact, and refusing to fold it would hide the run.
+Terminal is terminal. A change that the current status does not allow is counted
+(`illegal_transitions`) and changes nothing else: the log is a fact, and refusing to fold it would
+hide the run.
 
-The record of any log is small (its JSON is under 256 KB), because every reader and the projector hold it whole.
+The record of any log is small (its JSON is under 256 KB), because every reader and the projector
+hold it whole.
 """
 
 from collections.abc import Iterable, Mapping
@@ -69,7 +71,9 @@ class TokenTotals(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """A run after the first `next_offset` records of its log. Times are the producers' (`timestamp`)."""
+    """A run after the first `next_offset` records of its log. Times are the producers'
+    (`timestamp`).
+    """
 
     model_config = ConfigDict(frozen=True)
 

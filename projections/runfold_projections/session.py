@@ -1,8 +1,9 @@
 """Sessions, and the state that they share, folded from one partition of `{prefix}.sessions`.
 
-The order of the partition decides: of two creations of one id the first stands, and a change says by its run which life of
-the session it means. What contradicts that changes nothing. An event counts once under its key, however often it comes:
-its publisher forwards it, and the projector in any case.
+The order of the partition decides: of two creations of one id the first stands, and a change says
+by its run which life of the session it means. What contradicts that changes nothing. An event
+counts once under its key, however often it comes: its publisher forwards it, and the projector in
+any case.
 """
 
 from collections.abc import Mapping
@@ -65,8 +66,8 @@ def apply(record: SessionRecord | None, event: AnyEvent) -> SessionRecord | None
 
 
 class SharedFold:
-    """The fold of some records of one partition, in their order. It begins with the sessions that it is given, and has only
-    what changed. Each event is given once.
+    """The fold of some records of one partition, in their order. It begins with the sessions that
+    it is given, and has only what changed. Each event is given once.
     """
 
     def __init__(self, sessions: Mapping[str, SessionRecord]) -> None:
@@ -99,7 +100,9 @@ class SharedFold:
 
 
 def shared_event(record: Record) -> tuple[str, AnyEvent]:
-    """The key and the event of a record of `{prefix}.sessions`. Raises `UndecodableError` where they do not fit together."""
+    """The key and the event of a record of `{prefix}.sessions`. Raises `UndecodableError` where
+    they do not fit together.
+    """
     event = decode_record(record)
     try:
         key = (record.key or b"").decode()

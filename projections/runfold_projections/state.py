@@ -1,7 +1,8 @@
 """State: values by key, each decided by the one log that orders its scope.
 
-A run's own keys are decided by its log; `app:` and `user:` keys by `{prefix}.sessions`, to which an event that changes them
-is forwarded. `temp:` keys live for one call, so a log may carry them and no fold takes them.
+A run's own keys are decided by its log; `app:` and `user:` keys by `{prefix}.sessions`, to which an
+event that changes them is forwarded. `temp:` keys live for one call, so a log may carry them and no
+fold takes them.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,9 @@ from runfold_schemas.sessions import StateChanged, app_scope, user_scope
 from runfold_schemas.topics import RECORD_BYTES_MAX
 
 FORWARD_BYTES_MAX: Final = RECORD_BYTES_MAX // 2
-"""Of an event that is forwarded, so that it fits into its topic with any key. A larger change of shared state is none."""
+"""Of an event that is forwarded, so that it fits into its topic with any key. A larger change of
+shared state is none.
+"""
 
 
 _DECIDED_ELSEWHERE: Final = frozenset(
@@ -47,12 +50,14 @@ class Forward(NamedTuple):
     key: str
     event: AnyEvent
     session_id: str | None = None
-    """Only if this is a session of the event's run: its opening came first, and another run may have won the session."""
+    """Only if this is a session of the event's run: its opening came first, and another run may
+    have won the session.
+    """
 
 
 def own_changes(one: Admitted) -> dict[str, Value]:
-    """What a record of a run's log sets of its own state: of two values of a key the later offset's stands. An event that
-    came after the end changes nothing any more.
+    """What a record of a run's log sets of its own state: of two values of a key the later offset's
+    stands. An event that came after the end changes nothing any more.
     """
     if one.event is None or not one.event.state_delta or one.outcome != "accepted":
         return {}
@@ -67,7 +72,9 @@ def shared_changes(one: Admitted, *, app: str, user: str | None) -> list[Forward
 
 
 def fits(forward: Forward) -> bool:
-    """Whether it can be forwarded: written anew, a number may be several times as long as it was."""
+    """Whether it can be forwarded: written anew, a number may be several times as long as it
+    was.
+    """
     return len(encode(forward.event)) <= FORWARD_BYTES_MAX
 
 
@@ -87,8 +94,8 @@ def changes_shared(event: AnyEvent) -> bool:
 
 
 def forwards(event: AnyEvent, *, app: str, user: str | None) -> list[Forward]:
-    """What an event on a run's log changes that others share: for each key that it is decided by one event of the same
-    `event_id`.
+    """What an event on a run's log changes that others share: for each key that it is decided by
+    one event of the same `event_id`.
     """
     delta = event.state_delta or {}
     scopes = [(APP_PREFIX, app_scope(app))]

@@ -1,6 +1,7 @@
 """What is wrong with a ledger: every fault, not only the first, each with its place and its rule.
 
-The folds report what a log lacks (a call without a result) in the same words, so a reader learns one type.
+The folds report what a log lacks (a call without a result) in the same words, so a reader learns
+one type.
 """
 
 from collections import Counter
@@ -33,7 +34,9 @@ Rule = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One broken rule. A fault of messages has a `message_index`, a fault of a log has an `offset`; both count from 0."""
+    """One broken rule. A fault of messages has a `message_index`, a fault of a log has an `offset`;
+    both count from 0.
+    """
 
     rule: Rule
     text: str
@@ -46,10 +49,11 @@ class Fault:
 def validate_bedrock(messages: Sequence[Message], *, thinking: bool) -> list[Fault]:
     """What Bedrock would refuse, in the order of the messages.
 
-    With `thinking` on, an assistant message with tool_use starts with thinking, be the part empty or not. The message
-    after it is from the user; its results are no more than the declared calls and a subset of their ids. Missing results
-    are no fault here, and neither are results after a message that called nothing. Ids are compared as sets, without the
-    empty one. The rules, their order and the texts are those of Goa-AI 0.38.0; it stops at the first.
+    With `thinking` on, an assistant message with tool_use starts with thinking, be the part empty
+    or not. The message after it is from the user; its results are no more than the declared calls
+    and a subset of their ids. Missing results are no fault here, and neither are results after a
+    message that called nothing. Ids are compared as sets, without the empty one. The rules, their
+    order and the texts are those of Goa-AI 0.38.0; it stops at the first.
     """
     return [
         fault
@@ -62,8 +66,8 @@ def validate_bedrock(messages: Sequence[Message], *, thinking: bool) -> list[Fau
 def validate_strict(messages: Sequence[Message]) -> list[Fault]:
     """What keeps a ledger from being complete, in the order of the messages.
 
-    Every call has an id, unique in its message, and exactly one result in the user message right after it; every result
-    stands there. The rules are ours: a provider may be content with less.
+    Every call has an id, unique in its message, and exactly one result in the user message right
+    after it; every result stands there. The rules are ours: a provider may be content with less.
     """
     return [
         fault

@@ -1,1 +1,3 @@
-"""What an event is, and how it becomes bytes and back: pure, and the contract with every other language."""
+"""What an event is, and how it becomes bytes and back: pure, and the contract with every other
+language.
+"""

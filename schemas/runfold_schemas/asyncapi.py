@@ -1,6 +1,8 @@
-"""The contract with producers in other languages, as an AsyncAPI 3.0 document: what our client does, said in words.
+"""The contract with producers in other languages, as an AsyncAPI 3.0 document: what our client
+does, said in words.
 
-What the code knows (limits, partitions, fields) is taken from the code; tests compare the rest with what the client does.
+What the code knows (limits, partitions, fields) is taken from the code; tests compare the rest with
+what the client does.
 """
 
 from typing import Any, Final
@@ -266,7 +268,9 @@ def _event_message() -> dict[str, Any]:
 
 
 def _cloudevents_headers() -> dict[str, Any]:
-    """All of them are for routing and repeat the event; those that are there have to agree with it."""
+    """All of them are for routing and repeat the event; those that are there have to agree with
+    it.
+    """
     described = {
         "ce_specversion": {"const": "1.0"},
         "ce_id": {"description": "the event's event_id"},
@@ -339,7 +343,9 @@ def _key(description: str) -> dict[str, Any]:
 
 
 def _vectors() -> list[dict[str, Any]]:
-    """What a producer's own code should make of a `run_id`. The partitions are Kafka's to know, so they are written down."""
+    """What a producer's own code should make of a `run_id`. The partitions are Kafka's to know, so
+    they are written down.
+    """
     partitions = {"order-17": 9, "a/b": 6, "run_1": 3, "Größe": 7, "019c1a2b-3c4d-7e8f-9a0b-1c2d3e4f5a6d": 6}
     log_id = "019c1a2b3c4d7e8f9a0b1c2d3e4f5a6b"
     return [

@@ -1,4 +1,6 @@
-"""What the catalog says: which runs there are, where the log of each is, and which one has something new."""
+"""What the catalog says: which runs there are, where the log of each is, and which one has
+something new.
+"""
 
 from pydantic import BaseModel, ConfigDict
 

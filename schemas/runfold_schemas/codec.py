@@ -1,7 +1,8 @@
 """Event <-> bytes, and the CloudEvents headers that repeat the envelope for routing.
 
-The value of a record is the whole event as JSON. This module is also where an event of an older `schema_version` would
-be lifted to today's shape; there is one version so far, and a newer one is refused with its number.
+The value of a record is the whole event as JSON. This module is also where an event of an older
+`schema_version` would be lifted to today's shape; there is one version so far, and a newer one is
+refused with its number.
 """
 
 import json
@@ -23,7 +24,9 @@ _FIELD_PART_MAX: Final = 64
 
 
 class Record(NamedTuple):
-    """One record of a topic as the broker gave it. `log_time` is the broker's append time, milliseconds since 1970."""
+    """One record of a topic as the broker gave it. `log_time` is the broker's append time,
+    milliseconds since 1970.
+    """
 
     offset: int
     log_time: int
@@ -64,12 +67,16 @@ def new_data(kind: type[DataT], **fields: Any) -> DataT:
 
 
 def parse_event(fields: dict[str, Any]) -> AnyEvent:
-    """An event from decoded JSON, as HTTP brings it. Raises `InvalidEventError` naming the field."""
+    """An event from decoded JSON, as HTTP brings it. Raises `InvalidEventError` naming the
+    field.
+    """
     return _validated(fields)
 
 
 def encode(event: AnyEvent) -> bytes:
-    """The record's value. Raises `InvalidEventError` for what JSON cannot carry exactly (NaN, tuples, keys that are no strings)."""
+    """The record's value. Raises `InvalidEventError` for what JSON cannot carry exactly (NaN,
+    tuples, keys that are no strings).
+    """
     try:
         value = event.model_dump_json(exclude_unset=True).encode()
         survives = _EVENTS.validate_json(value) == event
@@ -95,7 +102,8 @@ def decode(value: bytes | None) -> AnyEvent:
         event = _EVENTS.validate_json(value)
     except ValidationError as error:
         raise UndecodableError(first_fault(error)[1]) from error
-    # One byte is looked for ten times faster than a word, and this is done for every event there is.
+    # One byte is looked for ten times faster than a word, and this is done for every event there
+    # is.
     if (b"N" in value and b"NaN" in value) or (b"I" in value and b"Infinity" in value):
         _refuse_constants(value)
     outside = (event.state_delta or {}).values(), (event.__pydantic_extra__ or {}).values()
@@ -105,7 +113,8 @@ def decode(value: bytes | None) -> AnyEvent:
 
 
 def decode_again(values: Sequence[bytes]) -> list[AnyEvent]:
-    """The events in values that `decode` took before: all in one call, which takes two thirds of the time.
+    """The events in values that `decode` took before: all in one call, which takes two thirds of
+    the time.
 
     Raises `UndecodableError` where they are no longer what they were.
     """
@@ -116,7 +125,8 @@ def decode_again(values: Sequence[bytes]) -> list[AnyEvent]:
 
 
 def decode_record(record: Record) -> AnyEvent:
-    """The event in a record, provided that its headers do not contradict it. Raises `UndecodableError`.
+    """The event in a record, provided that its headers do not contradict it. Raises
+    `UndecodableError`.
 
     Headers repeat the event for routing, so one that is absent or null says nothing against it.
     """
@@ -129,7 +139,9 @@ def decode_record(record: Record) -> AnyEvent:
 
 
 def headers(event: AnyEvent, *, source: str) -> list[tuple[str, bytes]]:
-    """CloudEvents 1.0 attributes in Kafka's binary mode. `source` is the producer as a URI reference."""
+    """CloudEvents 1.0 attributes in Kafka's binary mode. `source` is the producer as a URI
+    reference.
+    """
     return [
         ("ce_specversion", b"1.0"),
         ("ce_id", event.event_id.encode()),
@@ -161,7 +173,9 @@ def first_fault(error: ValidationError) -> tuple[str, str]:
 
 
 def _refuse_constants(value: bytes) -> None:
-    """Pydantic's parser takes numbers that JSON does not have; the other readers of these bytes would not."""
+    """Pydantic's parser takes numbers that JSON does not have; the other readers of these bytes
+    would not.
+    """
 
     def refuse(constant: str) -> None:
         raise UndecodableError(f"Invalid JSON: {constant} is not a number that JSON has")
@@ -170,7 +184,9 @@ def _refuse_constants(value: bytes) -> None:
 
 
 def _are_finite(values: Iterable[Any]) -> bool:
-    """1e999 is JSON, and infinite once it is read. Every value of every event passes here, hence the form."""
+    """1e999 is JSON, and infinite once it is read. Every value of every event passes here, hence
+    the form.
+    """
     for value in values:
         kind = type(value)
         if kind is str or kind is int or kind is bool or value is None:

@@ -1,4 +1,6 @@
-"""What the kinds of events are made of: ids, labels, counts, and `Data`, which every kind extends."""
+"""What the kinds of events are made of: ids, labels, counts, and `Data`, which every kind
+extends.
+"""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -37,7 +39,9 @@ Labels = Annotated[
     ],
     Field(max_length=LABELS_MAX),
 ]
-"""Bounded, because the run record has the run's; more than that belongs into `metadata` or an event."""
+"""Bounded, because the run record has the run's; more than that belongs into `metadata` or an
+event.
+"""
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 """Bounded, so that sums of them stay within what JSON's readers take."""
@@ -54,7 +58,9 @@ def _has_neighbours(time: datetime) -> datetime:
 
 
 Time = Annotated[AwareDatetime, AfterValidator(_has_neighbours)]
-"""With an offset; so far from the calendar's ends that it can be told in any zone, and that a year can be added to it."""
+"""With an offset; so far from the calendar's ends that it can be told in any zone, and that a year
+can be added to it.
+"""
 
 TtlSeconds = Annotated[float, Field(gt=0, le=3_000_000_000, allow_inf_nan=False)]
 """A time to live, in seconds: 95 years at the most."""
@@ -71,8 +77,9 @@ StateKey = Annotated[str, StringConstraints(max_length=10_000)]
 StateDelta = Annotated[
     dict[StateKey, Any] | None, Field(max_length=10_000, exclude_if=lambda value: value is None)
 ]
-"""Changes of state by key: `app:` keys are shared by all users of an app, `user:` keys by all sessions of a user, all others
-are the session's own. A null is a value. `temp:` keys live for one call, and no reader takes them from an event.
+"""Changes of state by key: `app:` keys are shared by all users of an app, `user:` keys by all
+sessions of a user, all others are the session's own. A null is a value. `temp:` keys live for one
+call, and no reader takes them from an event.
 """
 
 APP_PREFIX: Final = "app:"

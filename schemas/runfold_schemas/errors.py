@@ -1,30 +1,21 @@
 """Every error that Runfold raises on purpose.
 
-RunfoldError
-├── InvalidEventError        the event breaks the contract; sending it again cannot help
-│   └── EventTooLargeError
-├── InvalidIdError           an id is empty or too long for a topic name
-├── InexpressibleError       a provider's request has no form for a part of the ledger
-├── UndecodableError         bytes on a topic are not an event
-├── RunNotFoundError
-├── RunConflictError         the run belongs to another agent
-├── RunEndedError            the run has ended and the event was not marked late
-├── SessionNotFoundError
-├── SessionConflictError     the session id is taken
-├── SessionEndedError        the session has ended: nothing is appended to it any more
-├── BankNotFoundError
-├── BankConflictError        the bank's id is taken
-├── BankNotEmptyError        a bank with memories is deleted only by force
-├── MemoryNotFoundError
-├── MemoryConflictError      the memory's id is taken
-├── MemoryChangedError       others kept changing the memory while it was changed here
-├── RevisionNotFoundError
-├── NoModelError             this needs a language model, and none is configured
-├── GenerationFailedError    the language model refused, or its answer was none
-├── RejectedError            the log refused the event (an `expected_offset` that lost, a lifecycle change after the end)
-├── NotYetVisibleError       a read waited for an offset and its deadline passed
-├── UnavailableError         Kafka or MongoDB does not answer; retry
-└── ConfigurationError       a broker or a setting is not what the design relies on
+RunfoldError ├── InvalidEventError        the event breaks the contract; sending it again cannot
+help │   └── EventTooLargeError ├── InvalidIdError           an id is empty or too long for a topic
+name ├── InexpressibleError       a provider's request has no form for a part of the ledger ├──
+UndecodableError         bytes on a topic are not an event ├── RunNotFoundError ├── RunConflictError
+the run belongs to another agent ├── RunEndedError            the run has ended and the event was
+not marked late ├── SessionNotFoundError ├── SessionConflictError     the session id is taken ├──
+SessionEndedError        the session has ended: nothing is appended to it any more ├──
+BankNotFoundError ├── BankConflictError        the bank's id is taken ├── BankNotEmptyError        a
+bank with memories is deleted only by force ├── MemoryNotFoundError ├── MemoryConflictError      the
+memory's id is taken ├── MemoryChangedError       others kept changing the memory while it was
+changed here ├── RevisionNotFoundError ├── NoModelError             this needs a language model, and
+none is configured ├── GenerationFailedError    the language model refused, or its answer was none
+├── RejectedError            the log refused the event (an `expected_offset` that lost, a lifecycle
+change after the end) ├── NotYetVisibleError       a read waited for an offset and its deadline
+passed ├── UnavailableError         Kafka or MongoDB does not answer; retry └── ConfigurationError
+a broker or a setting is not what the design relies on
 """
 
 from typing import ClassVar, Final
@@ -39,8 +30,8 @@ class RunfoldError(Exception):
 
 
 class InvalidEventError(RunfoldError):
-    """An event that no reader would accept. `field` is the dotted path to what is wrong, "" for the whole, and `index` the
-    event's place in its batch.
+    """An event that no reader would accept. `field` is the dotted path to what is wrong, "" for the
+    whole, and `index` the event's place in its batch.
     """
 
     def __init__(self, message: str, *, field: str = "", index: int | None = None) -> None:
@@ -74,7 +65,9 @@ class InvalidIdError(RunfoldError):
 
 
 class InexpressibleError(RunfoldError):
-    """A part that `provider` cannot be told. Encoding with `lossy="drop"` leaves it out and says so."""
+    """A part that `provider` cannot be told. Encoding with `lossy="drop"` leaves it out and says
+    so.
+    """
 
     def __init__(self, provider: str, reason: str, *, message_index: int, part_index: int) -> None:
         super().__init__(f"{provider} cannot express part {part_index} of message {message_index}: {reason}")
@@ -85,7 +78,8 @@ class InexpressibleError(RunfoldError):
 
 
 class UndecodableError(RunfoldError):
-    """Bytes that are not an event of this contract. `reason` is one line, for the dead letter's header.
+    """Bytes that are not an event of this contract. `reason` is one line, for the dead letter's
+    header.
 
     It may quote the bytes, which may be long; it is kept in a page beside them, so it is cut.
     """
@@ -235,7 +229,9 @@ class NotYetVisibleError(RunfoldError):
 
 
 class UndecidedError(RunfoldError):
-    """A change of a memory is durable, but what has become of it could not be read in time. Making it again would make it twice."""
+    """A change of a memory is durable, but what has become of it could not be read in time. Making
+    it again would make it twice.
+    """
 
     def __init__(self, memory_id: str, *, reason: str) -> None:
         super().__init__(

@@ -1,8 +1,8 @@
 """The kinds of events, and the envelope that all of them share.
 
-An event is one immutable fact: an envelope (`Event`) around the data of its kind (`UserMessage`, `ToolCall`, ...). The
-names of kinds and data fields are Goa-AI's memory events where it has them. Unknown fields are kept as they came, so an
-older reader passes a newer writer's event on unharmed.
+An event is one immutable fact: an envelope (`Event`) around the data of its kind (`UserMessage`,
+`ToolCall`, ...). The names of kinds and data fields are Goa-AI's memory events where it has them.
+Unknown fields are kept as they came, so an older reader passes a newer writer's event on unharmed.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,9 @@ ENDINGS: Final[Mapping[str, Status]] = {
     "run_failed": "failed",
     "run_canceled": "canceled",
 }
-"""The kinds of events that end a run, where they are accepted, each with the status that it has then."""
+"""The kinds of events that end a run, where they are accepted, each with the status that it has
+then.
+"""
 
 LIFECYCLE: Final = frozenset(
     {*ENDINGS, "run_opened", "run_started", "run_paused", "run_resumed", "phase_changed"}
@@ -74,12 +76,14 @@ class UserMessage(Data):
     message: str
     structured: Any = None
     parts: tuple[UserPart, ...] | None = None
-    """The message as the model gets it, where it is more than a text; `message` is then for people to read."""
+    """The message as the model gets it, where it is more than a text; `message` is then for people
+    to read.
+    """
 
 
 class AssistantMessage(Data):
-    """Text of the model. Deltas of a stream are events of this kind too: adjacent texts join, but for those of different
-    `content_index`, which are blocks of their own.
+    """Text of the model. Deltas of a stream are events of this kind too: adjacent texts join, but
+    for those of different `content_index`, which are blocks of their own.
     """
 
     message: str
@@ -89,7 +93,9 @@ class AssistantMessage(Data):
 
 
 class Thinking(Data):
-    """Reasoning of the model. A stream's deltas are not final; the final event carries the whole text, signed or redacted."""
+    """Reasoning of the model. A stream's deltas are not final; the final event carries the whole
+    text, signed or redacted.
+    """
 
     text: str = ""
     signature: str = ""
@@ -100,7 +106,9 @@ class Thinking(Data):
 
 
 class ToolCall(Data):
-    """The model asks for a tool. `parent_tool_call_id` names the call within which an agent-as-tool made this one."""
+    """The model asks for a tool. `parent_tool_call_id` names the call within which an agent-as-tool
+    made this one.
+    """
 
     tool_call_id: str
     tool_name: str
@@ -110,7 +118,9 @@ class ToolCall(Data):
 
 
 class ToolResult(Data):
-    """What a tool answered. It is an error if `error` is there and not null (an empty string is one)."""
+    """What a tool answered. It is an error if `error` is there and not null (an empty string is
+    one).
+    """
 
     tool_call_id: str
     tool_name: str = ""
@@ -138,7 +148,9 @@ class TokenUsage(Data):
 
 
 class ProviderPart(Data):
-    """A block of a response that has no word here, as it came. One that is not `finished` is no part of the ledger."""
+    """A block of a response that has no word here, as it came. One that is not `finished` is no
+    part of the ledger.
+    """
 
     content: Any
     content_index: int = 0
@@ -146,7 +158,9 @@ class ProviderPart(Data):
 
 
 class ResponseRecorded(Data):
-    """The end of a model's response, whose parts are the events with the same `message_id` before this one."""
+    """The end of a model's response, whose parts are the events with the same `message_id` before
+    this one.
+    """
 
     model: str | None = None
     stop_reason: str | None = None
@@ -195,8 +209,9 @@ _STAND_INS: Final[Mapping[str, type[Saying]]] = {
 
 
 class EventAmended(Data):
-    """In the ledger the event at `offset` stands as `stand_ins`, or not at all: so a ledger is repaired that no provider takes. The
-    last amendment of an offset counts. What is amended is an event as it was published, never an amendment."""
+    """In the ledger the event at `offset` stands as `stand_ins`, or not at all: so a ledger is
+    repaired that no provider takes. The last amendment of an offset counts. What is amended is an
+    event as it was published, never an amendment."""
 
     offset: Count
     stand_ins: tuple[StandIn, ...] = ()
@@ -240,11 +255,15 @@ class RunCanceled(Data):
 
 
 class RunLabeled(Data):
-    """Labels of the run itself, merged over those it has. A run has 64 at most: further ones are ignored."""
+    """Labels of the run itself, merged over those it has. A run has 64 at most: further ones are
+    ignored.
+    """
 
     labels: Labels
     metadata: dict[str, Any] = Field(default_factory=dict)
-    """What the publisher wants to find again with its run, merged likewise; the log keeps it, the run record does not."""
+    """What the publisher wants to find again with its run, merged likewise; the log keeps it, the
+    run record does not.
+    """
 
 
 class PhaseChanged(Data):
@@ -255,7 +274,9 @@ DataT = TypeVar("DataT", bound=Data)
 
 
 class Event(BaseModel, Generic[DataT]):
-    """The envelope. `timestamp` is the producer's clock; order is the log's and never the timestamps'."""
+    """The envelope. `timestamp` is the producer's clock; order is the log's and never the
+    timestamps'.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -269,9 +290,13 @@ class Event(BaseModel, Generic[DataT]):
     message_id: MessageId | None = None
     """The provider's id of the assistant message that this event is a part of."""
     provider: Provider | None = None
-    """Whose response this event was recorded from; such a message keeps the provider's order of parts."""
+    """Whose response this event was recorded from; such a message keeps the provider's order of
+    parts.
+    """
     expected_offset: Annotated[int, Field(ge=-1)] | None = None
-    """Accept this event only if no other was accepted behind this offset (-1: none at all), which its publisher has seen."""
+    """Accept this event only if no other was accepted behind this offset (-1: none at all), which
+    its publisher has seen.
+    """
     state_delta: StateDelta = None
 
 
@@ -447,4 +472,6 @@ AnyEvent = (
     | BankUpdatedEvent
     | BankDeletedEvent
 )
-"""Every kind. A fold that matches on them ends with `assert_never`, so a new kind is a type error until it is folded."""
+"""Every kind. A fold that matches on them ends with `assert_never`, so a new kind is a type error
+until it is folded.
+"""

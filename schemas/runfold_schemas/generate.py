@@ -1,4 +1,6 @@
-"""Writes the contract's files beside the package: `python -m runfold_schemas.generate`, with `--check` to compare only."""
+"""Writes the contract's files beside the package: `python -m runfold_schemas.generate`, with
+`--check` to compare only.
+"""
 
 import json
 import sys

@@ -1,8 +1,8 @@
-"""What happens to memories: facts in a scope, each change an event. `{prefix}.memories` orders the changes of a memory under its
-key, wherever they were published first.
+"""What happens to memories: facts in a scope, each change an event. `{prefix}.memories` orders the
+changes of a memory under its key, wherever they were published first.
 
-Each change carries all that the memory holds afterwards, and what was decided about times when it was made: a fold asks no
-configuration and no clock.
+Each change carries all that the memory holds afterwards, and what was decided about times when it
+was made: a fold asks no configuration and no clock.
 """
 
 import json
@@ -109,12 +109,16 @@ class Memory(_Part):
 
 
 class MemoryChange(Data):
-    """What every change of a memory says. It leaves a revision, which has the event's id, unless that is switched off."""
+    """What every change of a memory says. It leaves a revision, which has the event's id, unless
+    that is switched off.
+    """
 
     bank_id: Id
     memory_id: MemoryId
     based_on: EventId | None = None
-    """Accept this change only if that one was the memory's last: nothing that its publisher has not seen is lost."""
+    """Accept this change only if that one was the memory's last: nothing that its publisher has not
+    seen is lost.
+    """
     leaves_revision: bool = True
     revision_labels: Labels = Field(default_factory=dict)
     revision_expires_at: Time | None = None
@@ -129,7 +133,9 @@ class MemoryCreated(MemoryChange):
 
 
 class MemoryUpdated(MemoryChange):
-    """The memory holds this from here on. Refused of one that is not there, and where the scope is another."""
+    """The memory holds this from here on. Refused of one that is not there, and where the scope is
+    another.
+    """
 
     memory: Memory
 
@@ -139,7 +145,9 @@ class MemoryDeleted(MemoryChange):
 
 
 class MemoryRolledBack(MemoryChange):
-    """The memory holds what it held after an earlier change; one that was deleted is there again."""
+    """The memory holds what it held after an earlier change; one that was deleted is there
+    again.
+    """
 
     memory: Memory
     revision_id: EventId
@@ -147,7 +155,9 @@ class MemoryRolledBack(MemoryChange):
 
 
 class GenerationRequested(Data):
-    """From what stands in this run's log from `first_offset` to before `end_offset`, memories are to be generated."""
+    """From what stands in this run's log from `first_offset` to before `end_offset`, memories are
+    to be generated.
+    """
 
     bank_id: Id
     scope: Scope
@@ -159,8 +169,9 @@ class GenerationRequested(Data):
 
 
 class MemoriesGenerated(Data):
-    """What was learned, and has become of the memories of one scope: a generation's answers, all in one event, so that they
-    count together and once. Each is forwarded as an event of its own kind with this event's id. No replay asks a model.
+    """What was learned, and has become of the memories of one scope: a generation's answers, all in
+    one event, so that they count together and once. Each is forwarded as an event of its own kind
+    with this event's id. No replay asks a model.
     """
 
     bank_id: Id
@@ -213,7 +224,9 @@ class Customization(_Part):
 
 
 class BankConfig(_Part):
-    """How a bank keeps its memories. Times to live in seconds; None: for ever, for revisions 365 days."""
+    """How a bank keeps its memories. Times to live in seconds; None: for ever, for revisions 365
+    days.
+    """
 
     display_name: DisplayName | None = None
     description: str | None = None
@@ -228,7 +241,9 @@ class BankConfig(_Part):
     agents: tuple[Id, ...] = ()
     """Whose runs are remembered when they complete."""
     foreign: dict[str, Any] = Field(default_factory=dict)
-    """Configuration of another system's words that has no meaning here: it is given back as it came."""
+    """Configuration of another system's words that has no meaning here: it is given back as it
+    came.
+    """
 
 
 class BankFact(Data):
@@ -248,7 +263,9 @@ class BankUpdated(BankFact):
 
     config: BankConfig
     based_on: EventId | None = None
-    """Accept this only if that fact was the bank's last: nothing that its publisher has not seen is lost."""
+    """Accept this only if that fact was the bank's last: nothing that its publisher has not seen is
+    lost.
+    """
 
 
 class BankDeleted(BankFact):

@@ -1,4 +1,6 @@
-"""What a ledger holds: messages of ordered parts, in the form that is nobody's and every provider's."""
+"""What a ledger holds: messages of ordered parts, in the form that is nobody's and every
+provider's.
+"""
 
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -19,8 +21,9 @@ def _absent(value: Any) -> bool:
 
 
 ProviderData = Annotated[dict[str, Any] | None, Field(exclude_if=_absent)]
-"""What only one provider understands, as an object under that provider's name, handed back to it alone: a signature, the
-exact text of the arguments, the id of a reasoning item. What stands under other names is kept and given to nobody.
+"""What only one provider understands, as an object under that provider's name, handed back to it
+alone: a signature, the exact text of the arguments, the id of a reasoning item. What stands under
+other names is kept and given to nobody.
 """
 
 
@@ -29,7 +32,9 @@ class _Part(BaseModel):
 
 
 class ThinkingPart(_Part):
-    """A provider's reasoning: text with the provider's signature over it, or bytes that only the provider can read."""
+    """A provider's reasoning: text with the provider's signature over it, or bytes that only the
+    provider can read.
+    """
 
     type: Literal["thinking"] = "thinking"
     text: str = ""
@@ -48,7 +53,9 @@ class TextPart(_Part):
 
 
 class ToolUsePart(_Part):
-    """The assistant asks for a tool. `id` is unique within its message only: real conversations repeat ids."""
+    """The assistant asks for a tool. `id` is unique within its message only: real conversations
+    repeat ids.
+    """
 
     type: Literal["tool_use"] = "tool_use"
     id: str
@@ -99,7 +106,9 @@ class ToolResultPart(_Part):
 
 
 class OpaquePart(_Part):
-    """A block of a provider's response that has no word here. It goes back to that provider as it came, and to no other."""
+    """A block of a provider's response that has no word here. It goes back to that provider as it
+    came, and to no other.
+    """
 
     type: Literal["opaque"] = "opaque"
     provider: Provider

@@ -1,5 +1,5 @@
-"""What happens to sessions. Their own facts stand in `{prefix}.sessions`, whose order decides them; what is said and done in a
-session stands in the log of its run.
+"""What happens to sessions. Their own facts stand in `{prefix}.sessions`, whose order decides them;
+what is said and done in a session stands in the log of its run.
 """
 
 from typing import Any, Literal
@@ -14,12 +14,16 @@ Framework = Literal["adk", "openai-agents", "vertex"]
 
 
 class FrameworkEvent(Data):
-    """An event of an agent framework, whole and in the framework's own form. The ledger has what it says."""
+    """An event of an agent framework, whole and in the framework's own form. The ledger has what it
+    says.
+    """
 
     framework: Framework
     body: dict[str, Any]
     unset: tuple[str, ...] = ()
-    """Paths in `body` (`actions`, `content/parts/0/thought`) of what the framework filled in by itself, where it tells."""
+    """Paths in `body` (`actions`, `content/parts/0/thought`) of what the framework filled in by
+    itself, where it tells.
+    """
 
 
 class StateChanged(Data):
@@ -27,8 +31,9 @@ class StateChanged(Data):
 
 
 class SessionCreated(Data):
-    """A session is there from here on, unless one of that id is already. Its own log is that of the event's run, whose
-    opening holds the first state; the run's id is the log's as a UUID, so that nobody can name another's run.
+    """A session is there from here on, unless one of that id is already. Its own log is that of the
+    event's run, whose opening holds the first state; the run's id is the log's as a UUID, so that
+    nobody can name another's run.
     """
 
     session_id: SessionId
@@ -50,7 +55,9 @@ class SessionUpdated(Data):
 
 
 class SessionDeleted(Data):
-    """The session is gone, with its runs. Its id may be taken again; this says nothing of the next session of that id."""
+    """The session is gone, with its runs. Its id may be taken again; this says nothing of the next
+    session of that id.
+    """
 
     session_id: SessionId
     expires_at: Time | None = None
@@ -58,7 +65,9 @@ class SessionDeleted(Data):
 
 
 def joined(*parts: str) -> str:
-    """One id made of several, so that no two lists of parts make the same: `a/b` of `a` and `b`, with `%` and `/` escaped."""
+    """One id made of several, so that no two lists of parts make the same: `a/b` of `a` and `b`,
+    with `%` and `/` escaped.
+    """
     return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
 
 
@@ -83,7 +92,9 @@ def session_key(session_id: str) -> str:
 
 
 def app_scope(app: str) -> str:
-    """The state that all users of an app share: its name in MongoDB, and the key of its changes in `{prefix}.sessions`."""
+    """The state that all users of an app share: its name in MongoDB, and the key of its changes in
+    `{prefix}.sessions`.
+    """
     return f"app:{app}"
 
 

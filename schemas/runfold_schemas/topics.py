@@ -1,7 +1,8 @@
 """Names of topics, and the limits that a topic puts on a record.
 
-A topic's name may hold `[A-Za-z0-9._-]` and 249 bytes, and Kafka treats `.` and `_` as equal when it looks for
-collisions. So ids are escaped to `[A-Za-z0-9-]` with `_xx` for any other byte, and `.` only joins the parts.
+A topic's name may hold `[A-Za-z0-9._-]` and 249 bytes, and Kafka treats `.` and `_` as equal when
+it looks for collisions. So ids are escaped to `[A-Za-z0-9-]` with `_xx` for any other byte, and `.`
+only joins the parts.
 """
 
 import re
@@ -23,11 +24,13 @@ DEAD_LETTER_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
 """A dead letter carries the whole record and says why."""
 
 CATALOG_PARTITIONS: Final = 12
-"""Of the topics that runs share as well: who owns a partition of the catalog folds the same one of theirs."""
+"""Of the topics that runs share as well: who owns a partition of the catalog folds the same one of
+theirs.
+"""
 
 PARK_SECONDS_MIN: Final = 10.0
-"""The shortest time that a run stays tailed after its last record or bell. Publishers rely on it: one that has been
-silent for half of it rings again before it publishes (see `runfold.client`)."""
+"""The shortest time that a run stays tailed after its last record or bell. Publishers rely on it:
+one that has been silent for half of it rings again before it publishes (see `runfold.client`)."""
 
 _ESCAPED = re.compile(rb"[^A-Za-z0-9-]")
 _ESCAPE_SIGN = re.compile(r"_([0-9a-f]{2})")
@@ -95,7 +98,8 @@ class Topics:
         if not topic.startswith(self.run_prefix):
             return None
         escaped, _, log_id = topic.removeprefix(self.run_prefix).rpartition(".")
-        # Others may have made a topic below our prefix: one that we would not have named so is not ours.
+        # Others may have made a topic below our prefix: one that we would not have named so is not
+        # ours.
         try:
             found = RunTopic(unescape(escaped), log_id)
             return found if log_id and self.run(*found) == topic else None
@@ -104,7 +108,9 @@ class Topics:
 
 
 def check_id(value: str, *, name: str, bytes_max: int = ID_BYTES_MAX) -> str:
-    """`value` itself, or `InvalidIdError`: an id is 1 to 100 bytes of UTF-8 without a NUL, unless more are allowed."""
+    """`value` itself, or `InvalidIdError`: an id is 1 to 100 bytes of UTF-8 without a NUL, unless
+    more are allowed.
+    """
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
@@ -119,7 +125,9 @@ def check_id(value: str, *, name: str, bytes_max: int = ID_BYTES_MAX) -> str:
 
 
 def check_session_id(value: str) -> str:
-    """`value` itself, or `InvalidIdError`: a session's id has up to 1,000 bytes, since it may be made of several."""
+    """`value` itself, or `InvalidIdError`: a session's id has up to 1,000 bytes, since it may be
+    made of several.
+    """
     return check_id(value, name="session_id", bytes_max=SESSION_ID_BYTES_MAX)
 
 

@@ -3,8 +3,9 @@
     session = RunfoldSession("conversation-1", "http://127.0.0.1:8080")
     await Runner.run(agent, "Where is my parcel?", session=session)
 
-Each item of the conversation is one record of the session's log, so a run of the SDK has a ledger, revisions and replay like
-any other. An item that is popped stays in the log, and stands for nothing from then on.
+Each item of the conversation is one record of the session's log, so a run of the SDK has a ledger,
+revisions and replay like any other. An item that is popped stays in the log, and stands for nothing
+from then on.
 """
 
 import json
@@ -36,9 +37,10 @@ _LOOK: Final = 16
 class RunfoldSession:
     """The SDK's `Session` protocol over Runfold's HTTP API, or on Kafka and MongoDB themselves.
 
-    The session begins with its first item. One that was ended takes nothing more: `SessionEndedError`. Every verb may raise
-    `UnavailableError`. Reading and clearing are safe to repeat after it; `add_items` may have added the items, and `pop_item`
-    may have taken one out, so look with `get_items` before repeating those.
+    The session begins with its first item. One that was ended takes nothing more:
+    `SessionEndedError`. Every verb may raise `UnavailableError`. Reading and clearing are safe to
+    repeat after it; `add_items` may have added the items, and `pop_item` may have taken one out, so
+    look with `get_items` before repeating those.
     """
 
     def __init__(
@@ -51,8 +53,9 @@ class RunfoldSession:
         session_settings: SessionSettings | None = None,
         **settings: Any,
     ) -> None:
-        """`session_id` alone says which conversation this is; `app` and `user` are what it is listed by, once it has begun.
-        `settings` are those of `runfold.settings.Settings`, for use without the HTTP API.
+        """`session_id` alone says which conversation this is; `app` and `user` are what it is
+        listed by, once it has begun. `settings` are those of `runfold.settings.Settings`, for use
+        without the HTTP API.
         """
         self.session_id = session_id
         self.session_settings = session_settings
@@ -82,8 +85,8 @@ class RunfoldSession:
         return [one.item for one in standing.items]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Adds all of them or none. Raises `InvalidEventError` with the index of the item that JSON cannot carry, and
-        `EventTooLargeError` for more than 8 MiB.
+        """Adds all of them or none. Raises `InvalidEventError` with the index of the item that JSON
+        cannot carry, and `EventTooLargeError` for more than 8 MiB.
         """
         if not items:
             return
@@ -98,7 +101,9 @@ class RunfoldSession:
                 return
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Takes the last item out; None if there is none. Of several who pop at once each gets another item."""
+        """Takes the last item out; None if there is none. Of several who pop at once each gets
+        another item.
+        """
         sessions = await self._connection.verbs()
         while True:
             standing = await _standing(sessions, self.session_id, 1)

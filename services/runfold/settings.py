@@ -1,6 +1,8 @@
-"""Every setting of the services, with its default; the environment overrides (`RUNFOLD_KAFKA`, `RUNFOLD_MONGO`, ...).
+"""Every setting of the services, with its default; the environment overrides (`RUNFOLD_KAFKA`,
+`RUNFOLD_MONGO`, ...).
 
-Values that could not work are refused here, before anything is started; `fault_of` tells it in a line.
+Values that could not work are refused here, before anything is started; `fault_of` tells it in a
+line.
 """
 
 import json
@@ -177,7 +179,9 @@ def variable(name: str) -> str:
 
 
 def fault_of(error: ValidationError) -> tuple[str, str]:
-    """The name of the setting that is wrong, "" where several do not fit together, and what is wrong with it."""
+    """The name of the setting that is wrong, "" where several do not fit together, and what is
+    wrong with it.
+    """
     field, sentence = first_fault(error)
     name = field.partition(".")[0]
     fault = sentence.removeprefix(f"{field}: ").removeprefix("Value error, ")
@@ -187,7 +191,9 @@ def fault_of(error: ValidationError) -> tuple[str, str]:
 
 
 def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each variable that looks like a setting and is none: a mistyped one would do nothing, silently."""
+    """A sentence for each variable that looks like a setting and is none: a mistyped one would do
+    nothing, silently.
+    """
     known = {variable(name) for name in Settings.model_fields}
     for name in sorted(environment):
         if (

@@ -4,8 +4,9 @@
     await stores.append_events("support", "r-1", UserMessage(message="Where is my parcel?"))
     snapshot = await stores.load_run("support", "r-1")
 
-Verbs and meaning are Goa-AI's: appending opens the run, and a run that does not exist loads empty. Both verbs that read
-read the log, so they see what was written before. Where a log differs from a table, the docstrings say how.
+Verbs and meaning are Goa-AI's: appending opens the run, and a run that does not exist loads empty.
+Both verbs that read read the log, so they see what was written before. Where a log differs from a
+table, the docstrings say how.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,7 +40,9 @@ from runfold_schemas.events import (
 
 
 class MemoryEvent(NamedTuple):
-    """An entry of a run's memory before it is an event: its kind by name, and the kind's data fields."""
+    """An entry of a run's memory before it is an event: its kind by name, and the kind's data
+    fields.
+    """
 
     type: str
     data: Mapping[str, Any]
@@ -48,8 +51,9 @@ class MemoryEvent(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What happened in a run, in the order of its log. What the run itself went through (status, phase, labels) is in its
-    record. `meta` holds `log_id` and `next_offset`, the position that the snapshot includes; nothing for an unknown run.
+    """What happened in a run, in the order of its log. What the run itself went through (status,
+    phase, labels) is in its record. `meta` holds `log_id` and `next_offset`, the position that the
+    snapshot includes; nothing for an unknown run.
     """
 
     agent_id: str
@@ -67,7 +71,9 @@ class Snapshot(NamedTuple):
 
 
 class Record(BaseModel):
-    """What is known of a run. Only what is set in a record is written; times are read from the log."""
+    """What is known of a run. Only what is set in a record is written; times are read from the
+    log.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -111,9 +117,10 @@ class RunfoldStores:
     async def append_events(self, agent_id: str, run_id: str, *events: MemoryEvent | Data | AnyEvent) -> None:
         """Appends `events` next to each other, all or none. Opens the run if there is none.
 
-        An `event_id` that is appended again counts once. To a run that has ended they are appended as late. Raises
-        `RunConflictError` for another agent's run, `InvalidEventError`, `EventTooLargeError`, and `RunEndedError` for an
-        event that would change an ended run itself.
+        An `event_id` that is appended again counts once. To a run that has ended they are appended
+        as late. Raises `RunConflictError` for another agent's run, `InvalidEventError`,
+        `EventTooLargeError`, and `RunEndedError` for an event that would change an ended run
+        itself.
         """
         run, _ = await self._runs.open(self._runfold, agent_id=agent_id, run_id=run_id)
         appended = [_event_of(run, event) for event in events]
@@ -133,9 +140,10 @@ class RunfoldStores:
     async def upsert_run(self, record: Record) -> None:
         """Opens the run, or publishes what `record` changes: status, turn, labels, metadata.
 
-        Labels and metadata are merged over those there are, since a log forgets nothing. A new run starts at
-        `started_at`; changes are stamped with `updated_at`. Raises `RunEndedError` for a status after the end,
-        `InvalidEventError` for a way back to pending, `RunConflictError` if agent or session are others.
+        Labels and metadata are merged over those there are, since a log forgets nothing. A new run
+        starts at `started_at`; changes are stamped with `updated_at`. Raises `RunEndedError` for a
+        status after the end, `InvalidEventError` for a way back to pending, `RunConflictError` if
+        agent or session are others.
         """
         run, _ = await self._runs.open(
             self._runfold,

@@ -255,7 +255,9 @@ async def relayed(mongo: str) -> AsyncIterator[Relay]:
 
 @asynccontextmanager
 async def sockets_left_open() -> AsyncIterator[None]:
-    """PyMongo's async client, closed while it connects anew, leaves that socket to the collector, which warns."""
+    """PyMongo's async client, closed while it connects anew, leaves that socket to the collector,
+    which warns.
+    """
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

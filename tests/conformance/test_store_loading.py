@@ -1,4 +1,6 @@
-"""Loading a run from what is stored, with both drivers: whatever a crash left, the rule of outcomes goes on where it was."""
+"""Loading a run from what is stored, with both drivers: whatever a crash left, the rule of outcomes
+goes on where it was.
+"""
 
 import pytest
 from tests.builders import event

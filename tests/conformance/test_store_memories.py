@@ -1,4 +1,6 @@
-"""Memories and banks: written over what is older only, listed by either time, and gone when they expire."""
+"""Memories and banks: written over what is older only, listed by either time, and gone when they
+expire.
+"""
 
 import asyncio
 from contextlib import aclosing

@@ -189,7 +189,8 @@ async def test_a_merge_never_replaces_a_page_that_reaches_further(store, edition
 
 
 async def test_two_workers_that_merge_the_same_log_store_no_record_twice(store, edition, pages):
-    # More pages than the driver fetches at once, so that the slow worker meets what the other has merged.
+    # More pages than the driver fetches at once, so that the slow worker meets what the other has
+    # merged.
     await insert(pages, texts(150))
 
     async def other_worker():
@@ -251,7 +252,8 @@ async def test_a_page_that_an_overtaken_writer_puts_inside_a_merged_one_hides_no
     await insert(pages, texts(60))
     await pages.merge(LOG, first_offset=0)
 
-    # It had folded this when it was paused; the merge took the page away whose id would have refused it.
+    # It had folded this when it was paused; the merge took the page away whose id would have
+    # refused it.
     for start in (20, 25):
         late = pages_of(LOG, texts(5, first_offset=start), first_offset=start, next_offset=start + 5)
         assert await pages.insert(late) == set()

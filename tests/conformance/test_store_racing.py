@@ -1,4 +1,6 @@
-"""Two who write one document at the same moment, when it is not there yet: what the rule says stands, whoever came first."""
+"""Two who write one document at the same moment, when it is not there yet: what the rule says
+stands, whoever came first.
+"""
 
 import asyncio
 from datetime import UTC, datetime

@@ -1,4 +1,6 @@
-"""Revisions: inserted once, newest first, and expiring with a deleted memory until it is rolled back."""
+"""Revisions: inserted once, newest first, and expiring with a deleted memory until it is rolled
+back.
+"""
 
 import itertools
 from datetime import UTC, datetime, timedelta
@@ -124,7 +126,9 @@ async def test_rolling_back_lets_them_live_as_long_as_before(revisions):
 async def test_what_a_deletion_has_ended_is_there_for_a_rollback_that_is_folded_late(
     store, edition, revisions
 ):
-    """As in a rebuild long afterwards, where MongoDB could remove it before the rollback is read."""
+    """As in a rebuild long afterwards, where MongoDB could remove it before the rollback is
+    read.
+    """
     now = datetime.now(UTC)
     deleted_at = now - timedelta(days=30)
     await revisions.save([(KEY, revision(1))])

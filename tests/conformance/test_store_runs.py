@@ -1,4 +1,6 @@
-"""Run states, with both drivers: saved over lower positions only, and listed without gaps or doubles."""
+"""Run states, with both drivers: saved over lower positions only, and listed without gaps or
+doubles.
+"""
 
 import asyncio
 import base64

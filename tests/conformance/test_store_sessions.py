@@ -1,4 +1,6 @@
-"""Sessions and positions, with both drivers: written over what is older only, listed without gaps or doubles."""
+"""Sessions and positions, with both drivers: written over what is older only, listed without gaps
+or doubles.
+"""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,6 @@
-"""State, with both drivers: exact for any key and value, and saved over what was set before only."""
+"""State, with both drivers: exact for any key and value, and saved over what was set before
+only.
+"""
 
 import asyncio
 

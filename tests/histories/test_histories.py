@@ -1,4 +1,6 @@
-"""Recorded histories still mean what they meant: see README.md beside them. They are never edited."""
+"""Recorded histories still mean what they meant: see README.md beside them. They are never
+edited.
+"""
 
 import base64
 import hashlib

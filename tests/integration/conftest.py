@@ -1,4 +1,6 @@
-"""What tests of the services share: each module has runs of its own, and its services are started once."""
+"""What tests of the services share: each module has runs of its own, and its services are started
+once.
+"""
 
 from collections.abc import AsyncIterator
 from uuid import uuid4

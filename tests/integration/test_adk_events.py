@@ -1,4 +1,6 @@
-"""Events of ADK's sessions: no field of them is lost, and none of what is in them is taken for something else."""
+"""Events of ADK's sessions: no field of them is lost, and none of what is in them is taken for
+something else.
+"""
 
 import pytest
 from google.adk.events.event import Event

@@ -1,4 +1,6 @@
-"""What ADK's agents give is what they get back, to the last bit: keys, values, events, and the order of events."""
+"""What ADK's agents give is what they get back, to the last bit: keys, values, events, and the
+order of events.
+"""
 
 import copy
 from typing import Any

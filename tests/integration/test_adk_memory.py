@@ -1,4 +1,6 @@
-"""ADK's memory service of ours in both of its modes: what was said in a session is known in the next one."""
+"""ADK's memory service of ours in both of its modes: what was said in a session is known in the
+next one.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

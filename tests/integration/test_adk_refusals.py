@@ -1,4 +1,6 @@
-"""What ADK's agents cannot have stored: they are told why, and nothing has changed, here or there."""
+"""What ADK's agents cannot have stored: they are told why, and nothing has changed, here or
+there.
+"""
 
 import copy
 import math
@@ -129,7 +131,9 @@ async def with_history(service: BaseSessionService, app: str) -> Session:
 
 
 async def refused(service: BaseSessionService, session: Session, event: Event) -> Exception:
-    """Why the event is not appended, where neither the caller's objects nor the stored ones have changed."""
+    """Why the event is not appended, where neither the caller's objects nor the stored ones have
+    changed.
+    """
     key = {"app_name": session.app_name, "user_id": session.user_id, "session_id": session.id}
     before = await service.get_session(**key)
     state, events, moment = copy.copy(session.state), copy.copy(session.events), session.last_update_time

@@ -1,4 +1,6 @@
-"""Appends of ADK whose answer was lost: the same call again counts once, and is told if others came meanwhile."""
+"""Appends of ADK whose answer was lost: the same call again counts once, and is told if others came
+meanwhile.
+"""
 
 import pytest
 from google.adk.errors._stale_session_error import StaleSessionError

@@ -1,4 +1,6 @@
-"""What the client promises to who publishes: what it says of an event is what the log says of it."""
+"""What the client promises to who publishes: what it says of an event is what the log says of
+it.
+"""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,6 @@
-"""The program as its users run it: how it ends when it is told to, and what it says when something is wrong."""
+"""The program as its users run it: how it ends when it is told to, and what it says when something
+is wrong.
+"""
 
 import asyncio
 import os

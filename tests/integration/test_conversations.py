@@ -1,4 +1,6 @@
-"""A hundred real conversations, published by several processes at once, come back message for message."""
+"""A hundred real conversations, published by several processes at once, come back message for
+message.
+"""
 
 import asyncio
 import json
@@ -86,7 +88,8 @@ async def test_real_conversations_come_back_from_query_from_the_log_and_after_a_
 
         before = (await client.get("/v1/sessions/conversations/ledger")).json()
         await rebuild(settings, report=lambda _: None, switched=lambda: None)
-        # The worker above stays with the edition that is gone; what is read now is what the rebuild wrote.
+        # The worker above stays with the edition that is gone; what is read now is what the rebuild
+        # wrote.
         await until(lambda: switched(client, recorded), what="the rebuilt runs")
         assert await read(client, recorded, source="snapshot") == recorded
         assert (await client.get("/v1/sessions/conversations/ledger")).json() == before

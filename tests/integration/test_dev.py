@@ -1,4 +1,6 @@
-"""`runfold dev` as a process: what dies comes back, what was acknowledged is kept, and nothing is left behind."""
+"""`runfold dev` as a process: what dies comes back, what was acknowledged is kept, and nothing is
+left behind.
+"""
 
 import asyncio
 import os

@@ -1,4 +1,6 @@
-"""The example of an ADK agent, run as its README says: two processes hold a conversation, and a third one watches it."""
+"""The example of an ADK agent, run as its README says: two processes hold a conversation, and a
+third one watches it.
+"""
 
 import asyncio
 import os

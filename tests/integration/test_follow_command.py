@@ -1,4 +1,6 @@
-"""`runfold follow` and `runfold sessions` as processes: what has happened, then what happens, in lines."""
+"""`runfold follow` and `runfold sessions` as processes: what has happened, then what happens, in
+lines.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,6 @@
-"""Generation on real servers: what is said becomes memories once, by a log that any number of processes may answer."""
+"""Generation on real servers: what is said becomes memories once, by a log that any number of
+processes may answer.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,6 @@
-"""When a run of an agent completes that a bank names, memories are generated of it: once, whoever is there to see it."""
+"""When a run of an agent completes that a bank names, memories are generated of it: once, whoever
+is there to see it.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,6 @@
-"""Two who answer one trigger at the same time: memories are as the one answer has them that stands in the log."""
+"""Two who answer one trigger at the same time: memories are as the one answer has them that stands
+in the log.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

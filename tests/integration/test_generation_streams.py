@@ -1,4 +1,6 @@
-"""Streams on real servers: what is ingested is in a log, and each trigger is answered once, by whichever process."""
+"""Streams on real servers: what is ingested is in a log, and each trigger is answered once, by
+whichever process.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -87,7 +89,9 @@ class World:
         return sorted(one.record.memory.fact for one in near)
 
     async def remembers(self, *texts: str) -> bool:
-        """Whether the scope has what was heard in these texts; a log has the answer a moment before."""
+        """Whether the scope has what was heard in these texts; a log has the answer a moment
+        before.
+        """
         return await self.facts() == self.heard(*texts)
 
     def heard(self, *texts: str) -> list[str]:

@@ -1,4 +1,6 @@
-"""What the ingest service refuses: always with a problem document that says what and where, and never half of a batch."""
+"""What the ingest service refuses: always with a problem document that says what and where, and
+never half of a batch.
+"""
 
 import json
 from collections.abc import AsyncIterator

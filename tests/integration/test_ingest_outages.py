@@ -1,4 +1,6 @@
-"""The ingest service while Kafka is away: before its first answer, and in the middle of everything."""
+"""The ingest service while Kafka is away: before its first answer, and in the middle of
+everything.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""What is asked about logs that are not there: it is answered at once, and nobody else waits for it."""
+"""What is asked about logs that are not there: it is answered at once, and nobody else waits for
+it.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,6 @@
-"""Memories by their verbs, read from the log alone and from MongoDB: each change is a revision, and what was can be again."""
+"""Memories by their verbs, read from the log alone and from MongoDB: each change is a revision, and
+what was can be again.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

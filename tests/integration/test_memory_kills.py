@@ -1,4 +1,6 @@
-"""Memories while projectors are killed: every change that was acknowledged is a revision, once, and a rebuild reads the same."""
+"""Memories while projectors are killed: every change that was acknowledged is a revision, once, and
+a rebuild reads the same.
+"""
 
 import asyncio
 import random
@@ -85,7 +87,9 @@ async def test_kills_lose_and_double_no_change_of_a_memory(
 async def changed_through_kills(
     memories: Memories, producer: Runfold, workers: Sequence[Service], chance: random.Random
 ) -> tuple[list[tuple[str, str]], dict[int, int]]:
-    """What the writers were acknowledged, by memory and fact, and how often each raw one has published."""
+    """What the writers were acknowledged, by memory and fact, and how often each raw one has
+    published.
+    """
     progress, raw = Progress(), dict[int, int]()
     writing = [
         *(
@@ -108,7 +112,9 @@ async def changed_through_kills(
 async def write(
     number: int, memories: Memories, chance: random.Random, progress: Progress
 ) -> list[tuple[str, str]]:
-    """Changes memories that all writers change; a deleted one is rolled back by who finds it gone."""
+    """Changes memories that all writers change; a deleted one is rolled back by who finds it
+    gone.
+    """
     said: list[tuple[str, str]] = []
     while not progress.enough.is_set():
         name, fact = chance.choice(SHARED), f"{number}-{progress.steps}-{len(said)}"
@@ -137,7 +143,9 @@ async def roll_back(memories: Memories, name: str) -> None:
 async def publish(
     number: int, producer: Runfold, progress: Progress, raw: dict[int, int]
 ) -> list[tuple[str, str]]:
-    """Changes a memory of its own on a run's log, of which the projector alone tells those who decide it."""
+    """Changes a memory of its own on a run's log, of which the projector alone tells those who
+    decide it.
+    """
     run = await producer.open_run(agent_id="a", run_id=f"raw-{number}")
     quiet = producer.run_of(run.life, forwards=False)
     await producer.memories.create(BANK, Memory(fact="first", scope=SCOPE), memory_id=f"raw-{number}")

@@ -1,4 +1,6 @@
-"""Memories and their generation over HTTP as any client meets them: what is asked, what is answered, and what is refused."""
+"""Memories and their generation over HTTP as any client meets them: what is asked, what is
+answered, and what is refused.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,6 @@
-"""Sessions of the OpenAI Agents SDK: what its own runner does with them, and what a conversation is afterwards."""
+"""Sessions of the OpenAI Agents SDK: what its own runner does with them, and what a conversation is
+afterwards.
+"""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
-"""What a projector promises while nothing breaks: parked runs wake, duplicates count once, workers share, bad records are
-kept aside.
+"""What a projector promises while nothing breaks: parked runs wake, duplicates count once, workers
+share, bad records are kept aside.
 """
 
 import asyncio

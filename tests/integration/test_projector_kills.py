@@ -18,7 +18,9 @@ LAG = 1_000
 RUNS = 24
 BATCH = 100
 BACKLOG = 40_000
-"""What is kept ahead of the workers: far more than both of them fold in a life and while a publish is on its way."""
+"""What is kept ahead of the workers: far more than both of them fold in a life and while a publish
+is on its way.
+"""
 
 LIFE = 6_000
 """Records, at the most, that are folded between a worker's start and its death."""
@@ -101,8 +103,8 @@ async def test_twenty_kills_far_behind_lose_and_double_nothing_and_a_survivor_ta
 
 
 async def killed(worker: Service, times: int, chance: random.Random, log: Log) -> list[int]:
-    """Starts and kills `worker`, from its first moment on or in the middle of its work, so often far behind; gives what was still
-    to be folded after each of these kills.
+    """Starts and kills `worker`, from its first moment on or in the middle of its work, so often
+    far behind; gives what was still to be folded after each of these kills.
     """
     lags: list[int] = []
     for _ in range(2 * times):
@@ -111,7 +113,8 @@ async def killed(worker: Service, times: int, chance: random.Random, log: Log) -
         instant = log.folded + max(0, chance.uniform(-LIFE / 4, LIFE))
         await until(partial(log.reaches, instant), what="progress of the projectors")
         await worker.kill()
-        # Where the machine stops for a second, the other worker may fold all there is before it is killed.
+        # Where the machine stops for a second, the other worker may fold all there is before it is
+        # killed.
         if (lag := await log.lag()) > LAG:
             lags.append(lag)
         if len(lags) == times:

@@ -49,7 +49,8 @@ async def test_a_state_that_was_not_saved_before_a_crash_is_saved_after_it(
             await run.publish(UserMessage(message="hi"))
             await run.complete()
             await until(lambda: completed(stored, run), what="the run's end")
-        # A kill between its last page and its last state leaves this, and nothing more will ever come.
+        # A kill between its last page and its last state leaves this, and nothing more will ever
+        # come.
         await stored.runs._runs.delete_one({"_id": run.run_id})
         unfolded = RunRecord(run_id=run.run_id, agent_id="a")
         lost = RunState(run.life.log_id, partition_of(run.run_id), active=True, record=unfolded)
@@ -109,7 +110,8 @@ async def test_a_partition_that_is_ours_again_brings_the_runs_that_another_proje
     async with projections(settings) as stored, working(settings, stored.edition) as worker:
         run_id, log_id = "taken-up", "0" * 32
         await runfold.connection.admin.create_run_topic(runfold.connection.topics.run(run_id, log_id))
-        # Its announcement is committed: this worker was stopped, and lost its membership, when the other one took it.
+        # Its announcement is committed: this worker was stopped, and lost its membership, when the
+        # other one took it.
         unfolded = RunRecord(run_id=run_id, agent_id="a")
         taken = RunState(log_id, partition_of(run_id), active=True, record=unfolded)
         await stored.runs.add([taken])

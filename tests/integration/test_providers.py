@@ -1,4 +1,6 @@
-"""Whole conversations with the SDKs' own clients, through record and replay: what a model said goes back to it as it was."""
+"""Whole conversations with the SDKs' own clients, through record and replay: what a model said goes
+back to it as it was.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -209,7 +211,8 @@ async def test_a_response_leaves_its_usage_and_its_end(
     end = said[-1].data
     assert {event.provider for event in said} == {provider}
     assert len({event.message_id for event in said}) == 1
-    # OpenAI streams its usage to those who ask for it, and Bedrock does not say which model answers.
+    # OpenAI streams its usage to those who ask for it, and Bedrock does not say which model
+    # answers.
     assert [(one.input_tokens, one.output_tokens) for one in usage] == [(20, 10)]
     assert isinstance(end, ResponseRecorded)
     assert end.finished
@@ -248,7 +251,8 @@ async def test_a_stream_that_breaks_off_leaves_what_arrived(
             # Its calls come whole or not at all.
             assert (calls, unfinished) == ([WHERE], [])
         case "openai-chat":
-            # Its calls may come by turns: until the message ends, none of them is known to be complete.
+            # Its calls may come by turns: until the message ends, none of them is known to be
+            # complete.
             assert (calls, unfinished[0]) == ([], WHERE_TEXT)
             assert unfinished[1] in THERE_TEXT
         case _:

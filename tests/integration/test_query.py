@@ -1,4 +1,6 @@
-"""Reading runs over HTTP: records, lists, events, sessions, and what is answered when a server is away."""
+"""Reading runs over HTTP: records, lists, events, sessions, and what is answered when a server is
+away.
+"""
 
 import asyncio
 import json

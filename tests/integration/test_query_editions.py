@@ -1,4 +1,6 @@
-"""What is read while there are two editions: of each run the one that reaches further, whoever finds it first."""
+"""What is read while there are two editions: of each run the one that reaches further, whoever
+finds it first.
+"""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

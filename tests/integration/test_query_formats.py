@@ -1,4 +1,6 @@
-"""Ledgers over HTTP in every provider's form, validated by its rules, and mended where it would refuse them."""
+"""Ledgers over HTTP in every provider's form, validated by its rules, and mended where it would
+refuse them.
+"""
 
 import httpx
 import pytest

@@ -1,4 +1,6 @@
-"""Reading ledgers over HTTP: from both places, as of any moment, with new messages, checked, and large."""
+"""Reading ledgers over HTTP: from both places, as of any moment, with new messages, checked, and
+large.
+"""
 
 import json
 import random

@@ -1,6 +1,7 @@
 """A producer that knows the published contract and nothing of our library is as good as our client.
 
-What it sends is made from `schemas/asyncapi.json` alone; only the test reads it back with `Runfold`.
+What it sends is made from `schemas/asyncapi.json` alone; only the test reads it back with
+`Runfold`.
 """
 
 import asyncio

@@ -24,7 +24,9 @@ PAUSE_SECONDS = 0.05
 """Between two looks of one reader, at the least: the projector is to get on too."""
 BACKLOG = 6_000
 RETIRE_SECONDS = 12.0
-"""The projectors stop writing the old edition after a quarter of it, and readers leave it after half; shorter where nobody reads."""
+"""The projectors stop writing the old edition after a quarter of it, and readers leave it after
+half; shorter where nobody reads.
+"""
 
 
 @pytest.fixture
@@ -33,9 +35,11 @@ def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
 
 
 class Watcher:
-    """Reads every run again and again, in every way, and keeps what it must never see: an error, or something older.
+    """Reads every run again and again, in every way, and keeps what it must never see: an error, or
+    something older.
 
-    Beside the runs that it knows by their ids it lists those of agent `c`, which come and end all the time.
+    Beside the runs that it knows by their ids it lists those of agent `c`, which come and end all
+    the time.
     """
 
     def __init__(self, client: httpx.AsyncClient, run_ids: list[str]) -> None:
@@ -219,8 +223,9 @@ async def load(runs: list[Run], enough: asyncio.Event) -> None:
 
 
 async def come_and_go(runfold: Runfold, enough: asyncio.Event) -> None:
-    """A run is opened, and completed when its first state has been saved; and another one. The last one is completed too: one
-    whose opener is cut off before it announces it is found by a sweep only.
+    """A run is opened, and completed when its first state has been saved; and another one. The last
+    one is completed too: one whose opener is cut off before it announces it is found by a sweep
+    only.
     """
     while not enough.is_set():
         async with runfold.run(agent_id="c"):

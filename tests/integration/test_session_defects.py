@@ -1,4 +1,6 @@
-"""Deletions of sessions that meet something else: another session's run, a run that is not stored yet, a late word on it."""
+"""Deletions of sessions that meet something else: another session's run, a run that is not stored
+yet, a late word on it.
+"""
 
 import asyncio
 from datetime import UTC, datetime

@@ -1,4 +1,6 @@
-"""Sessions and their state while projectors are killed, or stopped and continued: nothing is lost, doubled or mixed up."""
+"""Sessions and their state while projectors are killed, or stopped and continued: nothing is lost,
+doubled or mixed up.
+"""
 
 import asyncio
 import random
@@ -68,7 +70,9 @@ class Change(NamedTuple):
 
     @property
     def scopes(self) -> dict[str, str]:
-        """By the beginnings of the keys: the keys in `{prefix}.sessions` by which their order is decided."""
+        """By the beginnings of the keys: the keys in `{prefix}.sessions` by which their order is
+        decided.
+        """
         record = self.session.record
         return {"app:": app_scope(record.app), "user:": user_scope(record.app, record.user)}
 
@@ -186,14 +190,17 @@ def check_nothing_is_lost(
     for (holder, key), value in latest.items():
         found = shared[holder] if holder in shared else own[holder]
         number = int(key.rpartition("latest-")[2]) if "latest-" in key else None
-        # What nobody forwards comes in the order of its log, but that of several sessions in any order.
+        # What nobody forwards comes in the order of its log, but that of several sessions in any
+        # order.
         in_order = number is None or WRITERS[number] != RAW or holder in own
         if not key.endswith("counter") and in_order:
             assert found[key] == value, f"{key} of {holder}"
 
 
 async def shared_changes(settings: Settings) -> tuple[dict[str, dict[str, Any]], set[tuple[str, str]]]:
-    """What each scope holds by the order of the topic that decides it, and each change once, by key and event id."""
+    """What each scope holds by the order of the topic that decides it, and each change once, by key
+    and event id.
+    """
     values: dict[str, dict[str, Any]] = {}
     changes: set[tuple[str, str]] = set()
     for at in partitions_of(Topics(settings.prefix).sessions):
@@ -273,7 +280,9 @@ async def come_and_go(
     chance: random.Random,
     progress: Progress,
 ) -> None:
-    """Creates the session, appends to it and deletes it, each time by another who knows of it, until it is enough."""
+    """Creates the session, appends to it and deletes it, each time by another who knows of it,
+    until it is enough.
+    """
 
     def anyone() -> SessionVerbs:
         return ways[chance.choice(WAYS)]

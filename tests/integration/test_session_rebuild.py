@@ -1,4 +1,6 @@
-"""Sessions read through a rebuild under load: no error, and nothing older than what was seen or acknowledged before."""
+"""Sessions read through a rebuild under load: no error, and nothing older than what was seen or
+acknowledged before.
+"""
 
 import asyncio
 from collections import Counter
@@ -54,7 +56,9 @@ class Acknowledged:
 
 
 class Watcher:
-    """Reads sessions in every way, and keeps what it must never see: an error, or something older."""
+    """Reads sessions in every way, and keeps what it must never see: an error, or something
+    older.
+    """
 
     def __init__(self, sessions: SessionVerbs, acknowledged: Acknowledged) -> None:
         self._sessions = sessions

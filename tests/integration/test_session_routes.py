@@ -1,4 +1,6 @@
-"""Sessions over HTTP as any client meets them: what is asked, what is answered, and what is refused with which field."""
+"""Sessions over HTTP as any client meets them: what is asked, what is answered, and what is refused
+with which field.
+"""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,6 @@
-"""A session's run is a run like any other: what is published to it by itself is the session's as well."""
+"""A session's run is a run like any other: what is published to it by itself is the session's as
+well.
+"""
 
 import httpx
 from tests.querying import Projected

@@ -1,4 +1,6 @@
-"""A projector that is stopped, overtaken and continued: what it still had in hand is not in any session of today."""
+"""A projector that is stopped, overtaken and continued: what it still had in hand is not in any
+session of today.
+"""
 
 import asyncio
 import os

@@ -1,4 +1,6 @@
-"""Sessions in each of their ways: from the log alone, from MongoDB, and over HTTP. What holds for one holds for all."""
+"""Sessions in each of their ways: from the log alone, from MongoDB, and over HTTP. What holds for
+one holds for all.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,6 @@
-"""A producer with transactions leaves records in the log that nobody is handed: every reader goes on behind them."""
+"""A producer with transactions leaves records in the log that nobody is handed: every reader goes
+on behind them.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -103,7 +105,8 @@ async def test_a_run_is_projected_parked_read_and_verified(
             await say(producer, runfold, run, "one")
             await until(is_parked, what="the parking of the run")
             await say(producer, runfold, run, "two", "three")
-        # Kafka answers that a transaction has ended before it has written so behind the last record.
+        # Kafka answers that a transaction has ended before it has written so behind the last
+        # record.
         await until(lambda: ends_at(settings, run, 7), what="the end of the last transaction")
         await run.complete()
         await until(is_parked, what="the parking of the run")

@@ -150,7 +150,8 @@ def test_expected_offset_is_accepted_right_after_the_last_accepted_event():
     ],
 )
 def test_expected_offset_is_met_where_nothing_that_counts_came_behind_it(expected, reason):
-    # Offset 5, which does not count, may be expected too: a publisher whose retry is a duplicate is told that place.
+    # Offset 5, which does not count, may be expected too: a publisher whose retry is a duplicate is
+    # told that place.
     log = [record(event(HELLO), 4), record(b"{", 5), record(event(HELLO, expected_offset=expected), 6)]
 
     admitted = admit(log)

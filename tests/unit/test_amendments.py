@@ -1,4 +1,6 @@
-"""What is amended stands otherwise in the ledger, and what is repaired is accepted by every provider."""
+"""What is amended stands otherwise in the ledger, and what is repaired is accepted by every
+provider.
+"""
 
 import pytest
 from hypothesis import given
@@ -200,7 +202,8 @@ def test_every_prefix_of_a_run_that_was_repaired_is_accepted_by_every_provider(l
         thinks = any(part.type == "thinking" for message in messages for part in message.parts)
         for provider in PROVIDERS:
             faults = validate(messages, provider)
-            # Thinking is for whom it was signed: that, and nothing else, may be left to the caller to drop.
+            # Thinking is for whom it was signed: that, and nothing else, may be left to the caller
+            # to drop.
             assert [fault for fault in faults if fault.rule != "inexpressible"] == [], appended
             assert thinks or faults == [], (provider, appended)
             encode(messages, provider, lossy="drop" if thinks else "refuse")

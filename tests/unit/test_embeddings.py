@@ -1,4 +1,6 @@
-"""Two embedders and what both promise; the model on this machine; an endpoint that misbehaves in every way we know of."""
+"""Two embedders and what both promise; the model on this machine; an endpoint that misbehaves in
+every way we know of.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,6 @@
-"""Laws of what frameworks say: any log folds, all ways of folding agree, and what is repaired is accepted by every provider."""
+"""Laws of what frameworks say: any log folds, all ways of folding agree, and what is repaired is
+accepted by every provider.
+"""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""What becomes of facts whose changes were refused, because somebody else has changed the memory."""
+"""What becomes of facts whose changes were refused, because somebody else has changed the
+memory.
+"""
 
 import pytest
 from tests.remembering import SCOPE, RememberedMemories, fact, record

@@ -1,4 +1,6 @@
-"""Facts in, decisions about memories out; what a model decides counts only within what it was shown."""
+"""Facts in, decisions about memories out; what a model decides counts only within what it was
+shown.
+"""
 
 import pytest
 from tests.remembering import ScriptedModel, fact, record

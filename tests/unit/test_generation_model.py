@@ -1,4 +1,6 @@
-"""The shipped model, against a server on loopback that speaks OpenAI's chat completions with answers of a script."""
+"""The shipped model, against a server on loopback that speaks OpenAI's chat completions with
+answers of a script.
+"""
 
 import traceback
 from collections.abc import AsyncIterator

@@ -1,4 +1,6 @@
-"""What the model is told: the bank's topics and examples as instructions, and everything that users said as data."""
+"""What the model is told: the bank's topics and examples as instructions, and everything that users
+said as data.
+"""
 
 import json
 

@@ -44,7 +44,9 @@ def answered(trigger: str = TRIGGER) -> AnyEvent:
 
 
 def state_of(*events: AnyEvent, rule: dict[str, Any] | None = None, outcome: str = "accepted") -> StreamState:
-    """After these events, which come one second after the other, behind the opening and the rule."""
+    """After these events, which come one second after the other, behind the opening and the
+    rule.
+    """
     opening = [event(RunOpened(agent_id="bank", log_id="0" * 32)), labeled(rule=rule or {})]
     state = StreamState()
     for offset, one in enumerate([*opening, *events]):

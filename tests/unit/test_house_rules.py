@@ -1,4 +1,6 @@
-"""What we promise about the tree itself: documented settings and commands, one set of Kafka settings, small files."""
+"""What we promise about the tree itself: documented settings and commands, one set of Kafka
+settings, small files.
+"""
 
 import re
 import subprocess

@@ -1,4 +1,6 @@
-"""The client of sessions over HTTP: every problem document is the error it tells of, and what is no problem document too."""
+"""The client of sessions over HTTP: every problem document is the error it tells of, and what is no
+problem document too.
+"""
 
 import httpx
 import pytest

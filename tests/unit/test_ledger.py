@@ -1,4 +1,6 @@
-"""The rules of the ledger, one by one: by hand (`Ledger`) and from events. Messages are compared in shorthand."""
+"""The rules of the ledger, one by one: by hand (`Ledger`) and from events. Messages are compared in
+shorthand.
+"""
 
 import copy
 

@@ -1,4 +1,6 @@
-"""Laws of the ledger, for any log: nothing is lost or reordered, and streaming it gives what building gives."""
+"""Laws of the ledger, for any log: nothing is lost or reordered, and streaming it gives what
+building gives.
+"""
 
 import tracemalloc
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""The recorded cases of Goa-AI 0.38.0 that lie beside this checkout: what our ledger keeps from it, it keeps exactly."""
+"""The recorded cases of Goa-AI 0.38.0 that lie beside this checkout: what our ledger keeps from it,
+it keeps exactly.
+"""
 
 import json
 import os

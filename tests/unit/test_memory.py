@@ -1,4 +1,6 @@
-"""Memories and banks, folded from one partition: what each change does, and that batches and redelivery change nothing."""
+"""Memories and banks, folded from one partition: what each change does, and that batches and
+redelivery change nothing.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

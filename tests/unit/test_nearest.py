@@ -1,5 +1,5 @@
-"""Nearest vectors are those of the plain definition, the threshold of duplicates loses none of the facts below, and whoever asks
-for the nearest memories of a scope reads few of them.
+"""Nearest vectors are those of the plain definition, the threshold of duplicates loses none of the
+facts below, and whoever asks for the nearest memories of a scope reads few of them.
 """
 
 from collections.abc import Sequence
@@ -96,7 +96,9 @@ async def distance(one: str, other: str) -> float:
 
 
 class Scope:
-    """A scope's memories and their vectors, in the place of an edition in MongoDB and of what is decided."""
+    """A scope's memories and their vectors, in the place of an edition in MongoDB and of what is
+    decided.
+    """
 
     def __init__(self, count: int, stored: dict[str, bytes] | None = None) -> None:
         self.topics, self.memories, self.vectors = self, self, self

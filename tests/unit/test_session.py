@@ -1,4 +1,6 @@
-"""Sessions and shared state, folded from one partition: what each fact does, and that batches and redelivery change nothing."""
+"""Sessions and shared state, folded from one partition: what each fact does, and that batches and
+redelivery change nothing.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta

@@ -1,4 +1,6 @@
-"""Names of topics: any id has one, no two ids have the same, and what Kafka would refuse is refused first."""
+"""Names of topics: any id has one, no two ids have the same, and what Kafka would refuse is refused
+first.
+"""
 
 import re
 

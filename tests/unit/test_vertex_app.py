@@ -1,4 +1,6 @@
-"""The application of Agent Engine's routes beside our own: whose path is whose, and how errors look."""
+"""The application of Agent Engine's routes beside our own: whose path is whose, and how errors
+look.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any

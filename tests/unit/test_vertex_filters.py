@@ -1,4 +1,6 @@
-"""Filters in the language of AIP-160: what they hold of, and what is said of those that are wrong."""
+"""Filters in the language of AIP-160: what they hold of, and what is said of those that are
+wrong.
+"""
 
 import json
 from collections.abc import Mapping

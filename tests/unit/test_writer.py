@@ -1,4 +1,6 @@
-"""What a writer saves, and when: no state before what its events change of shared state is durable."""
+"""What a writer saves, and when: no state before what its events change of shared state is
+durable.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence

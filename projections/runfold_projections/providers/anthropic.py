@@ -32,8 +32,9 @@ _Block = dict[str, Any]
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
-# "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'" and "`tool_use` ids must be unique", in all of the
-# conversation; names are up to 128 of these. How long an id may be is not said: 64 is what the strictest provider takes.
+# The rules: "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'" and "`tool_use` ids must be unique",
+# in all of the conversation; names are up to 128 of these. How long an id may be is not said: 64 is
+# what the strictest provider takes.
 _LIMITS: Final = Limits(id_illegal=_ILLEGAL, id_max=64, name_illegal=_ILLEGAL, name_max=128, ids_unique=True)
 
 _IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -47,7 +48,9 @@ _HOLDS: Final[Mapping[Role, frozenset[str]]] = {
 
 
 def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
-    """`system`, if there is any, and `messages`. Adjacent messages of one role stay: the API joins them itself."""
+    """`system`, if there is any, and `messages`. Adjacent messages of one role stay: the API joins
+    them itself.
+    """
     encoding = Encoding("anthropic", _LIMITS, lossy)
     system: list[_Block] = []
     spoken: list[_Block] = []
@@ -76,7 +79,8 @@ def _instructions(encoding: Encoding, message: Message, *, begun: bool) -> list[
 def _blocks(encoding: Encoding, message: Message, *, asked: bool) -> tuple[list[_Block], bool]:
     """A message's blocks, and whether there is now more than results.
 
-    "tool_result blocks must come first in the content array; any text must come after all tool results."
+    "tool_result blocks must come first in the content array; any text must come after all tool
+    results."
     """
     blocks: list[_Block] = []
     for part in encoding.parts(message):
@@ -214,7 +218,9 @@ def _plain_text(encoding: Encoding, data: str, media_type: str) -> _Block | None
 
 
 def _with_own(part: Part, block: _Block) -> _Block:
-    """The block with what only Anthropic understands of the part: its citations, its cache_control."""
+    """The block with what only Anthropic understands of the part: its citations, its
+    cache_control.
+    """
     data = getattr(part, "provider_data", None)
     own = data.get("anthropic") if data else None
     return {**own, **block} if own else block
@@ -242,11 +248,14 @@ def recognizes(response: Any) -> bool:
 
 
 class AnthropicRecorder:
-    """Makes events of one Message, or of its stream: the API's own events, or those of the SDK's stream helper."""
+    """Makes events of one Message, or of its stream: the API's own events, or those of the SDK's
+    stream helper.
+    """
 
     def __init__(self, tool_names: Mapping[str, str]) -> None:
         self.blocks = Blocks("anthropic", tool_names=tool_names, arguments_are_text=False)
-        # By index: the citations of a text, the kept blocks and the pieces of their inputs, the calls that began whole.
+        # By index: the citations of a text, the kept blocks and the pieces of their inputs, the
+        # calls that began whole.
         self._citations: dict[int, list[Any]] = {}
         self._kept: dict[int, tuple[_Block, list[str]]] = {}
         self._whole: set[int] = set()
@@ -335,7 +344,9 @@ class AnthropicRecorder:
                 blocks.other(index, plain(block), usable=False)
 
     def _keep(self, index: int, block: Any, *, but: tuple[str, ...]) -> None:
-        """What else the block says is for Anthropic alone. A stream says null where it says nothing yet."""
+        """What else the block says is for Anthropic alone. A stream says null where it says nothing
+        yet.
+        """
         said = {name: value for name, value in plain(block).items() if name not in ("type", *but)}
         self.blocks.keep(index, {name: value for name, value in said.items() if value not in (None, [])})
         if isinstance(said.get("citations"), list):

@@ -1,7 +1,9 @@
-"""Bedrock's Converse and ConverseStream: a ledger as boto3's arguments. Their responses are `bedrock_recording`'s.
+"""Bedrock's Converse and ConverseStream: a ledger as boto3's arguments. Their responses are
+`bedrock_recording`'s.
 
-The rules are those of the Converse API: its service model, what it documents, and what its errors say. Where models
-differ the strictest rule holds, which is Claude's. In the ledger bytes are base64, as they are on the wire.
+The rules are those of the Converse API: its service model, what it documents, and what its errors
+say. Where models differ the strictest rule holds, which is Claude's. In the ledger bytes are
+base64, as they are on the wire.
 """
 
 import json
@@ -32,7 +34,8 @@ _Block = dict[str, Any]
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
-# The service takes "." and ":" in ids too, Claude behind it does not; its "`tool_use` ids must be unique".
+# The service takes "." and ":" in ids too, Claude behind it does not; its "`tool_use` ids must be
+# unique".
 _LIMITS: Final = Limits(id_illegal=_ILLEGAL, id_max=64, name_illegal=_ILLEGAL, name_max=64, ids_unique=True)
 
 _IMAGES: Final[Mapping[str, str]] = {
@@ -68,7 +71,9 @@ _HOLDS: Final[Mapping[Role, frozenset[str]]] = {
 
 
 def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
-    """`system`, if there is any, and `messages`, in which roles alternate: Converse refuses two of one role in a row."""
+    """`system`, if there is any, and `messages`, in which roles alternate: Converse refuses two of
+    one role in a row.
+    """
     return _Converse(lossy).encoded(messages)
 
 
@@ -79,7 +84,8 @@ class _Converse:
         self._encoding = Encoding("bedrock", _LIMITS, lossy)
         # "Messages can't contain duplicate document names."
         self._names = Used(_NAME_MAX)
-        # Whether the user has said more than results since the assistant spoke, and whether that has text in it.
+        # Whether the user has said more than results since the assistant spoke, and whether that
+        # has text in it.
         self._asked = self._texted = False
 
     def encoded(self, messages: Sequence[Message]) -> Encoded:
@@ -118,7 +124,9 @@ class _Converse:
         return blocks
 
     def _has_text(self, message: Message) -> bool:
-        """Whether the user says something beside a document; what follows in another message is not known yet."""
+        """Whether the user says something beside a document; what follows in another message is not
+        known yet.
+        """
         return self._texted or any(
             isinstance(part, TextPart) and not _blank(part.text) for part in message.parts
         )
@@ -218,7 +226,9 @@ class _Converse:
         return {"document": {**_own(part), "format": kind, "name": self._name(part.name), "source": source}}
 
     def _name(self, name: str) -> str:
-        """ "Alphanumeric characters, whitespace characters (no more than one in a row), hyphens, parentheses, square brackets"."""
+        """ "Alphanumeric characters, whitespace characters (no more than one in a row), hyphens,
+        parentheses, square brackets".
+        """
         legal = " ".join(_NAME_ILLEGAL.sub("-", name).split())[:_NAME_MAX].strip()
         return self._names.unused(legal or "document")
 
@@ -242,7 +252,9 @@ def _own(part: TextPart | ToolUsePart | ImagePart | DocumentPart) -> Mapping[str
 
 
 def _result_content(content: Any) -> _Block:
-    """An object as JSON, all else as text: "Provide a json object for the field" is the answer to any other JSON."""
+    """An object as JSON, all else as text: "Provide a json object for the field" is the answer to
+    any other JSON.
+    """
     if isinstance(content, dict):
         return {"json": content}
     text = text_of(content)
@@ -251,7 +263,9 @@ def _result_content(content: Any) -> _Block:
 
 
 def _format(part: ImagePart | DocumentPart, formats: Mapping[str, str]) -> str | None:
-    """Bedrock's word for the media type; of a reference that does without, its name's ending says it."""
+    """Bedrock's word for the media type; of a reference that does without, its name's ending says
+    it.
+    """
     if part.media_type:
         return formats.get(part.media_type)
     ending = (part.url or "").rpartition(".")[2].lower()
@@ -260,7 +274,9 @@ def _format(part: ImagePart | DocumentPart, formats: Mapping[str, str]) -> str |
 
 
 def _with_bytes(value: Any) -> Any:
-    """A kept block with its bytes as bytes again. A call's input and a result's JSON are the tool's, and stay."""
+    """A kept block with its bytes as bytes again. A call's input and a result's JSON are the
+    tool's, and stay.
+    """
     if isinstance(value, list):
         return [_with_bytes(member) for member in value]
     if not isinstance(value, dict):

@@ -1,4 +1,6 @@
-"""What Bedrock's Converse and ConverseStream answer, as events. Bytes become base64, as they are on the wire."""
+"""What Bedrock's Converse and ConverseStream answer, as events. Bytes become base64, as they are on
+the wire.
+"""
 
 import json
 from base64 import b64decode
@@ -38,11 +40,14 @@ def recognizes(response: Any) -> bool:
 
 
 class BedrockRecorder:
-    """Makes events of one response of Converse, or of the events of ConverseStream, as boto3 or JSON gives them."""
+    """Makes events of one response of Converse, or of the events of ConverseStream, as boto3 or
+    JSON gives them.
+    """
 
     def __init__(self, tool_names: Mapping[str, str]) -> None:
         self.blocks = Blocks("bedrock", tool_names=tool_names, arguments_are_text=False)
-        # By index: the citations of a text, the bytes of redacted thinking, the kept blocks and the pieces of their inputs.
+        # By index: the citations of a text, the bytes of redacted thinking, the kept blocks and the
+        # pieces of their inputs.
         self._citations: dict[int, list[Any]] = {}
         self._redacted: dict[int, bytes] = {}
         self._kept: dict[int, tuple[_Block, list[str]]] = {}

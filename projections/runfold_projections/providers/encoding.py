@@ -1,7 +1,9 @@
-"""What the encoders share: where they are, how ids and names are made legal, and what happens to the inexpressible.
+"""What the encoders share: where they are, how ids and names are made legal, and what happens to
+the inexpressible.
 
-An encoder never reorders. Ids and names that its provider would refuse are mapped, the same way for every longer ledger
-that begins like this one, so a provider's cache of a prompt's beginning still fits.
+An encoder never reorders. Ids and names that its provider would refuse are mapped, the same way for
+every longer ledger that begins like this one, so a provider's cache of a prompt's beginning still
+fits.
 """
 
 import json
@@ -34,11 +36,14 @@ class Limits(NamedTuple):
 class Encoded:
     """A ledger as a provider's request.
 
-    `tool_names` and `tool_ids` lead from what stands in `body` back to the ledger's own, where the two differ.
+    `tool_names` and `tool_ids` lead from what stands in `body` back to the ledger's own, where the
+    two differ.
     """
 
     body: dict[str, Any]
-    """The part of the request that the ledger decides; model, tools and limits are the caller's to add."""
+    """The part of the request that the ledger decides; model, tools and limits are the caller's to
+    add.
+    """
     dropped: list[Fault] = field(default_factory=list)
     tool_names: dict[str, str] = field(default_factory=dict)
     tool_ids: dict[str, str] = field(default_factory=dict)
@@ -82,7 +87,9 @@ class Encoding:
             yield part
 
     def refuse(self, why: str, *, rule: Rule = "inexpressible", tool_use_id: str | None = None) -> None:
-        """This part cannot be expressed: raises `InexpressibleError`, or notes that it is dropped."""
+        """This part cannot be expressed: raises `InexpressibleError`, or notes that it is
+        dropped.
+        """
         self.leave_out(why, rule=rule, tool_use_id=tool_use_id)
         if self._lossy == "refuse":
             raise InexpressibleError(
@@ -90,7 +97,9 @@ class Encoding:
             )
 
     def leave_out(self, why: str, *, rule: Rule = "inexpressible", tool_use_id: str | None = None) -> None:
-        """Notes that this part is left out although that is no error: it says nothing that the provider would take."""
+        """Notes that this part is left out although that is no error: it says nothing that the
+        provider would take.
+        """
         self.dropped.append(
             Fault(
                 rule=rule,
@@ -149,7 +158,8 @@ class Encoding:
 class Used:
     """Names that may be used once: one that is used already gets a number behind it.
 
-    The last number of each is kept: a conversation whose ids all say the same is numbered in linear time.
+    The last number of each is kept: a conversation whose ids all say the same is numbered in linear
+    time.
     """
 
     def __init__(self, length_max: int) -> None:
@@ -168,7 +178,9 @@ class Used:
 
 
 def joined(messages: Iterable[tuple[Role, list[dict[str, Any]]]]) -> list[tuple[Role, list[dict[str, Any]]]]:
-    """Adjacent messages of one role as one, for providers that demand that roles alternate. Empty ones are left out."""
+    """Adjacent messages of one role as one, for providers that demand that roles alternate. Empty
+    ones are left out.
+    """
     result: list[tuple[Role, list[dict[str, Any]]]] = []
     for role, blocks in messages:
         if result and result[-1][0] == role:
@@ -179,7 +191,9 @@ def joined(messages: Iterable[tuple[Role, list[dict[str, Any]]]]) -> list[tuple[
 
 
 def text_of(content: Any) -> str:
-    """A result's content for a provider that takes text alone: a text as it is, anything else as JSON."""
+    """A result's content for a provider that takes text alone: a text as it is, anything else as
+    JSON.
+    """
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 

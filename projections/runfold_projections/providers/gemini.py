@@ -1,10 +1,13 @@
-"""Gemini: a ledger as the request of generateContent, and its responses, whole or streamed, as events.
+"""Gemini: a ledger as the request of generateContent, and its responses, whole or streamed, as
+events.
 
-The REST form, with bytes as base64; google-genai's client takes it as it is. What is for Gemini alone
-(`provider_data["gemini"]`):
+The REST form, with bytes as base64; google-genai's client takes it as it is. What is for Gemini
+alone (`provider_data["gemini"]`):
 
-- `thoughtSignature` of a text, of a thought, of a call; a block without a word here has it in its content;
-- a call's `id`, which is null where Gemini gave none: then neither the call nor its result is sent with the one it got.
+- `thoughtSignature` of a text, of a thought, of a call; a block without a word here has it in its
+  content;
+- a call's `id`, which is null where Gemini gave none: then neither the call nor its result is sent
+  with the one it got.
 """
 
 import base64
@@ -29,20 +32,24 @@ from runfold_schemas.messages import (
 __all__ = ["GeminiRecorder", "encode", "recognizes"]
 
 _LIMITS: Final = Limits(
-    # Gemini says nothing of what an id may be; it matches them within a call's turn and the turn right after it.
+    # Gemini says nothing of what an id may be; it matches them within a call's turn and the turn
+    # right after it.
     id_illegal=None,
     id_max=512,
-    # FunctionDeclaration.name: a letter or an underscore, then also digits, dots, colons and dashes. Up to 64 of them in
-    # the Gemini API, 128 in Vertex AI. The first alternative puts an underscore before any other beginning.
+    # FunctionDeclaration.name: a letter or an underscore, then also digits, dots, colons and
+    # dashes. Up to 64 of them in the Gemini API, 128 in Vertex AI. The first alternative puts an
+    # underscore before any other beginning.
     name_illegal=re.compile(r"^(?![a-zA-Z_])|[^a-zA-Z0-9_.:-]"),
     name_max=64,
     ids_unique=False,
 )
 
 _UNSIGNED: Final = base64.b64encode(b"skip_thought_signature_validator").decode()
-"""Gemini 3 refuses a turn whose first call has no signature. For a call that it did not make it has this word.
+"""Gemini 3 refuses a turn whose first call has no signature. For a call that it did not make it has
+this word.
 
-See ai.google.dev/gemini-api/docs/thought-signatures, on transferring a trace from a different model.
+See ai.google.dev/gemini-api/docs/thought-signatures, on transferring a trace from a different
+model.
 """
 
 _READABLE: Final = re.compile(
@@ -54,7 +61,8 @@ _READABLE: Final = re.compile(
 def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
     """The ledger as `contents`, and the system messages that it begins with as `systemInstruction`.
 
-    Adjacent messages of one role are one content, because a turn of calls must follow a turn of the user.
+    Adjacent messages of one role are one content, because a turn of calls must follow a turn of the
+    user.
     """
     writer = _Writer(Encoding("gemini", _LIMITS, lossy))
     return writer.encoded(messages)
@@ -66,7 +74,8 @@ class _Writer:
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
         self._called = False
-        # Calls of this message that Gemini made without an id: they and their results go without one.
+        # Calls of this message that Gemini made without an id: they and their results go without
+        # one.
         self._without_id: set[str] = set()
 
     def encoded(self, messages: Sequence[Message]) -> Encoded:
@@ -191,7 +200,9 @@ def _own(part: TextPart | ThinkingPart | ToolUsePart) -> dict[str, Any]:
 
 
 def _response(part: ToolResultPart) -> dict[str, Any]:
-    """FunctionResponse.response: an object with "error" or "output"; one that has neither is the output itself."""
+    """FunctionResponse.response: an object with "error" or "output"; one that has neither is the
+    output itself.
+    """
     content = part.content
     if part.is_error:
         return content if isinstance(content, dict) and "error" in content else {"error": content}

@@ -1,4 +1,6 @@
-"""What a generateContent response becomes; what its parts carry for Gemini alone is told in `gemini`."""
+"""What a generateContent response becomes; what its parts carry for Gemini alone is told in
+`gemini`.
+"""
 
 import base64
 import json
@@ -17,7 +19,8 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
 class GeminiRecorder:
     """Each chunk of a stream is a response with the parts that are new.
 
-    Adjacent texts are pieces of one. A part with a signature stays by itself: Gemini asks not to merge it with others.
+    Adjacent texts are pieces of one. A part with a signature stays by itself: Gemini asks not to
+    merge it with others.
     """
 
     def __init__(self, tool_names: Mapping[str, str]) -> None:
@@ -103,7 +106,9 @@ class GeminiRecorder:
         return events + self._turn_to("")
 
     def _argument(self, piece: Any) -> None:
-        """A piece of an argument, which Vertex AI streams where it is asked to: a path, and a value or more of a text."""
+        """A piece of an argument, which Vertex AI streams where it is asked to: a path, and a value
+        or more of a text.
+        """
         path = _word(_get(piece, "json_path")) or ""
         values = (_get(piece, name) for name in ("string_value", "number_value", "bool_value"))
         value = plain(next((value for value in values if value is not None), None))
@@ -145,7 +150,8 @@ class GeminiRecorder:
 def _get(value: Any, name: str) -> Any:
     """A member of an SDK's object or of JSON, by its name in snake_case. None where there is none.
 
-    `recording.get` would ask an object for the name in camelCase too, and pydantic takes 5 us to say that it has none.
+    `recording.get` would ask an object for the name in camelCase too, and pydantic takes 5 us to
+    say that it has none.
     """
     if isinstance(value, dict):
         found = value.get(name)
@@ -173,7 +179,9 @@ def _path(path: str) -> list[str | int]:
 
 
 def _put(target: Any, steps: list[str | int], value: Any) -> bool:
-    """Sets what is at the end of the steps, or adds to the text there. Whether there is such a place."""
+    """Sets what is at the end of the steps, or adds to the text there. Whether there is such a
+    place.
+    """
     for number, step in enumerate(steps):
         last = number + 1 == len(steps)
         if isinstance(step, int) and isinstance(target, list):
@@ -194,7 +202,9 @@ def _put(target: Any, steps: list[str | int], value: Any) -> bool:
 
 
 def _rest_form(value: Any, depth: int = 0) -> Any:
-    """A part as the REST form has it: camelCase down to the fields of what it holds, bytes as base64."""
+    """A part as the REST form has it: camelCase down to the fields of what it holds, bytes as
+    base64.
+    """
     if hasattr(value, "model_dump"):
         return _rest_form(value.model_dump(by_alias=True, exclude_none=True, warnings=False), depth)
     if isinstance(value, Mapping) and depth < 2:

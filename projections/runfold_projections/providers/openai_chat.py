@@ -1,19 +1,23 @@
 """OpenAI's Chat Completions, which many other servers speak too.
 
-A Chat message says less of its order than a ledger: its texts stand in `content`, its calls in `tool_calls`, and nothing
-says which came first. The ledger's order is kept within each; a text behind a call is no refusal, because every request of
-this format is so, and the model reads the same words. Reasoning has no form in OpenAI's own API. Servers that speak the
-format have a member for it (`reasoning_content`, `reasoning`), and some refuse a tool loop that does not bring it back
-(DeepSeek: "The `reasoning_content` in the thinking mode must be passed back to the API"). So it is recorded with the name
-of its member and goes back in that member; thinking of other providers is refused.
+A Chat message says less of its order than a ledger: its texts stand in `content`, its calls in
+`tool_calls`, and nothing says which came first. The ledger's order is kept within each; a text
+behind a call is no refusal, because every request of this format is so, and the model reads the
+same words. Reasoning has no form in OpenAI's own API. Servers that speak the format have a member
+for it (`reasoning_content`, `reasoning`), and some refuse a tool loop that does not bring it back
+(DeepSeek: "The `reasoning_content` in the thinking mode must be passed back to the API"). So it is
+recorded with the name of its member and goes back in that member; thinking of other providers is
+refused.
 
 What is for this provider alone (`provider_data["openai-chat"]`):
 
-- a text's `refusal` (true), `audio` (the id under which the server has the sound), `annotations` (kept, not sent: a
-  request has no member for them);
-- a call's `arguments`, where the exact text is not that of compact JSON, and `custom` (true) for free text;
+- a text's `refusal` (true), `audio` (the id under which the server has the sound), `annotations`
+  (kept, not sent: a request has no member for them);
+- a call's `arguments`, where the exact text is not that of compact JSON, and `custom` (true) for
+  free text;
 - thinking's `member`; an image's `detail`;
-- on the first part of a message, `members`: those that OpenAI's API does not have, handed back as they came.
+- on the first part of a message, `members`: those that OpenAI's API does not have, handed back as
+  they came.
 
 An opaque part is a piece of its message: some of its members, or some of its `content`.
 """
@@ -41,12 +45,14 @@ from runfold_schemas.messages import (
 __all__ = ["ChatRecorder", "arguments_text", "encode", "image_url", "recognizes"]
 
 _LIMITS: Final = Limits(
-    # Some servers read meaning from their ids (functions.look:0), so only what is too long is changed.
+    # Some servers read meaning from their ids (functions.look:0), so only what is too long is
+    # changed.
     id_illegal=None,
     id_max=40,
     name_illegal=re.compile(r"[^a-zA-Z0-9_-]"),
     name_max=64,
-    # A tool message answers the assistant message before it: an id may come again later, and in real conversations does.
+    # A tool message answers the assistant message before it: an id may come again later, and in
+    # real conversations does.
     ids_unique=False,
 )
 
@@ -70,10 +76,12 @@ def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
 
 
 def arguments_text(part: ToolUsePart) -> str:
-    """A call's arguments for OpenAI, which takes them as text: the exact text if it was OpenAI's, else compact JSON.
+    """A call's arguments for OpenAI, which takes them as text: the exact text if it was OpenAI's,
+    else compact JSON.
 
-    Both of OpenAI's formats write this text, so either takes it from the other. A text that is no JSON is the input itself
-    and goes back as it came. One that says something else than the input is out of date and does not.
+    Both of OpenAI's formats write this text, so either takes it from the other. A text that is no
+    JSON is the input itself and goes back as it came. One that says something else than the input
+    is out of date and does not.
     """
     data = part.provider_data or {}
     for format_ in ("openai-chat", "openai-responses"):
@@ -84,7 +92,9 @@ def arguments_text(part: ToolUsePart) -> str:
 
 
 def image_url(encoding: Encoding, image: ImagePart) -> str | None:
-    """The image as OpenAI takes it in both of its formats: by http, or as a data URI of four media types."""
+    """The image as OpenAI takes it in both of its formats: by http, or as a data URI of four media
+    types.
+    """
     if image.url is None:
         if image.media_type not in _IMAGES:
             encoding.refuse(
@@ -194,7 +204,8 @@ def _assistant(encoding: Encoding, message: Message) -> list[Fields]:
         members["tool_calls"] = calls
     if not content and not members:
         return []
-    # Null is what responses say beside calls, a refusal or sound; beside anything else the API wants a text.
+    # Null is what responses say beside calls, a refusal or sound; beside anything else the API
+    # wants a text.
     silent = None if members.keys() & {"tool_calls", "refusal", "audio"} else ""
     return [{"role": "assistant", "content": _short(content) if content else silent, **members}]
 

@@ -1,4 +1,6 @@
-"""What a Chat Completions response becomes; what its parts carry for this format alone is told in `openai_chat`."""
+"""What a Chat Completions response becomes; what its parts carry for this format alone is told in
+`openai_chat`.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +16,8 @@ _ORDER: Final = ("reasoning_content", "reasoning", "content", "refusal", "audio"
 class ChatRecorder:
     """Records the first choice: a run goes on with one answer. A fault tells of the others.
 
-    A message is kept open until its `finish_reason`, because its deltas may come in any order: calls before the text, and
-    several calls by turns.
+    A message is kept open until its `finish_reason`, because its deltas may come in any order:
+    calls before the text, and several calls by turns.
     """
 
     def __init__(self, tool_names: Mapping[str, str]) -> None:
@@ -144,7 +146,9 @@ class ChatRecorder:
             self.blocks.arguments_text(key, text)
 
     def _call_key(self, index: Any, position: int, *, tool_id: str, name: str) -> Any:
-        """Which call a delta belongs to. Some servers leave `index` out, or give every call the same."""
+        """Which call a delta belongs to. Some servers leave `index` out, or give every call the
+        same.
+        """
         key: Any = ("call", index if isinstance(index, int) else position)
         if isinstance(index, int) or tool_id:
             known = self._calls.get(key)
@@ -156,14 +160,18 @@ class ChatRecorder:
         return key
 
     def _called_of_old(self, call: Any) -> None:
-        """The one call that a message could make before calls had ids. It gets one, and is a call like others from here."""
+        """The one call that a message could make before calls had ids. It gets one, and is a call
+        like others from here.
+        """
         tool_id = f"{self.blocks.message_id or 'call'}-f"
         self._calls.setdefault("function_call", tool_id)
         self.blocks.call("function_call", tool_id=tool_id, name=self.blocks.word(get(call, "name")))
         self.blocks.arguments_text("function_call", self.blocks.string(get(call, "arguments")))
 
     def _sounded(self, audio: Any) -> None:
-        """Speech is kept as its words. The sound itself is not: it is large, and a request names it by its id."""
+        """Speech is kept as its words. The sound itself is not: it is large, and a request names it
+        by its id.
+        """
         for name in ("id", "expires_at"):
             if isinstance(value := get(audio, name), str | int):
                 self._sound[name] = plain(value)
@@ -176,7 +184,9 @@ class ChatRecorder:
         return [data for key in ("reasoning", *texts, *calls) for data in self.blocks.close(key)]
 
     def _attach(self, texts: list[Any], calls: list[Any]) -> None:
-        """Gives what is for the provider alone to the first part of the message, so that others can do without it."""
+        """Gives what is for the provider alone to the first part of the message, so that others can
+        do without it.
+        """
         said = [key for key in texts if self.blocks.is_open(key) and key[0] != "content"]
         annotations, self._annotations = self._annotations, []
         if annotations and said:

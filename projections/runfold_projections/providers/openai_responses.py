@@ -1,18 +1,20 @@
 """OpenAI's Responses API: a flat list of items, in the order of the ledger.
 
-Items that this API gave go back as they came, with their ids: it pairs them (400: "Item 'fc_…' of type 'function_call' was
-provided without its required 'reasoning' item"). The other way round it refuses reasoning that nothing followed ("…without
-its required following item"): where a run broke off there, the reasoning is left out and listed. Reasoning of other
-providers is refused.
+Items that this API gave go back as they came, with their ids: it pairs them (400: "Item 'fc_…' of
+type 'function_call' was provided without its required 'reasoning' item"). The other way round it
+refuses reasoning that nothing followed ("…without its required following item"): where a run broke
+off there, the reasoning is left out and listed. Reasoning of other providers is refused.
 
-Call ids are unique in a whole request ("Duplicate function_call_output for call_id"), so ids that a conversation repeats
-are numbered.
+Call ids are unique in a whole request ("Duplicate function_call_output for call_id"), so ids that a
+conversation repeats are numbered.
 
 What is for this provider alone (`provider_data["openai-responses"]`):
 
-- `item`: the members of the item that are no word of the ledger (id, status, phase, encrypted_content, …);
+- `item`: the members of the item that are no word of the ledger (id, status, phase,
+  encrypted_content, …);
 - a text's `part`: those of its content part (annotations, logprobs), and `refusal` (true);
-- a call's `arguments`, where the exact text is not that of compact JSON, and `custom` (true) for free text.
+- a call's `arguments`, where the exact text is not that of compact JSON, and `custom` (true) for
+  free text.
 """
 
 import re

@@ -1,4 +1,6 @@
-"""What a response of the Responses API becomes; what its parts carry for this format alone is told in `openai_responses`."""
+"""What a response of the Responses API becomes; what its parts carry for this format alone is told
+in `openai_responses`.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,14 +15,15 @@ _BROKEN: Final = frozenset({"failed", "cancelled", "in_progress", "queued"})
 class ResponsesRecorder:
     """Records the items of a response.
 
-    A stream says each item twice: in deltas, and whole when it is done. Text is taken from the deltas, because they may be
-    events already (`Blocks.partial`); everything that only the whole item has is added when it is done. Items that no
-    event told of are in the last event's response.
+    A stream says each item twice: in deltas, and whole when it is done. Text is taken from the
+    deltas, because they may be events already (`Blocks.partial`); everything that only the whole
+    item has is added when it is done. Items that no event told of are in the last event's response.
     """
 
     def __init__(self, tool_names: Mapping[str, str]) -> None:
         self.blocks = Blocks("openai-responses", tool_names=tool_names)
-        # Of each item: the keys of texts that have begun, and the piece of reasoning that a delta was of last.
+        # Of each item: the keys of texts that have begun, and the piece of reasoning that a delta
+        # was of last.
         self._texts: dict[Any, list[Any]] = {}
         self._reasoning: dict[Any, tuple[Any, ...]] = {}
         self._streamed: set[Any] = set()
@@ -57,7 +60,8 @@ class ResponsesRecorder:
                 self.blocks.unfinished = True
                 self._error(get(chunk, "error") or chunk)
             case str():
-                # The progress of a hosted tool, and the ends of what deltas said: the whole item has it all.
+                # The progress of a hosted tool, and the ends of what deltas said: the whole item
+                # has it all.
                 pass
             case _:
                 self.blocks.fault(f"a {type(chunk).__name__} without a type")
@@ -213,7 +217,9 @@ class ResponsesRecorder:
 
 
 def _rest(value: Any, *known: str) -> dict[str, Any]:
-    """The members that no word of the ledger says. A null says nothing, and in a request some of them are refused."""
+    """The members that no word of the ledger says. A null says nothing, and in a request some of
+    them are refused.
+    """
     members = plain(value)
     if not isinstance(members, dict):
         return {}

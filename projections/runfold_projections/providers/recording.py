@@ -1,8 +1,10 @@
-"""What a provider's response becomes: events in the provider's order, from a whole response or from its stream.
+"""What a provider's response becomes: events in the provider's order, from a whole response or from
+its stream.
 
-A provider's module translates its vocabulary into the calls of `Blocks`, and nothing that comes from a provider raises
-here: what is unknown is kept as it is, what is wrong is a fault on the response's last event. A block becomes an event when
-it is complete; one that the stream broke off becomes what it can be without breaking the ledger.
+A provider's module translates its vocabulary into the calls of `Blocks`, and nothing that comes
+from a provider raises here: what is unknown is kept as it is, what is wrong is a fault on the
+response's last event. A block becomes an event when it is complete; one that the stream broke off
+becomes what it can be without breaking the ledger.
 """
 
 import json
@@ -33,10 +35,14 @@ class Recorder(Protocol):
     """Makes events of one response of one provider. Use a new one for each response."""
 
     blocks: "Blocks"
-    """What has arrived. `blocks.end()` gives the last events of a stream, also of one that broke off."""
+    """What has arrived. `blocks.end()` gives the last events of a stream, also of one that broke
+    off.
+    """
 
     def response(self, response: Any) -> Sequence[Data]:
-        """The events of a whole response to its end, given as the SDK's object or as decoded JSON."""
+        """The events of a whole response to its end, given as the SDK's object or as decoded
+        JSON.
+        """
 
     def feed(self, chunk: Any) -> Sequence[Data]:
         """Takes the next chunk of a stream and gives the blocks that it completes."""
@@ -72,8 +78,8 @@ class Blocks:
     ) -> None:
         """`tool_names` is `Encoded.tool_names` of the request.
 
-        `has_ids` says whether the provider's calls have ids, and `arguments_are_text` whether it takes the arguments of a
-        call back as text: then their exact text is kept.
+        `has_ids` says whether the provider's calls have ids, and `arguments_are_text` whether it
+        takes the arguments of a call back as text: then their exact text is kept.
         """
         self.provider: Provider = provider
         self._has_ids = has_ids
@@ -83,7 +89,9 @@ class Blocks:
         self.stop_reason: str | None = None
         self.faults: list[str] = []
         self.unfinished = False
-        """Set while a stream has begun and not said that it ends: then `end` leaves it marked as broken off."""
+        """Set while a stream has begun and not said that it ends: then `end` leaves it marked as
+        broken off.
+        """
         self._tool_names = tool_names or {}
         self._open: dict[Any, _Block] = {}
         self._count = 0
@@ -104,7 +112,9 @@ class Blocks:
         self._message_id = id_
 
     def text(self, key: Any, text: str, **data: Any) -> None:
-        """More text of block `key`, which begins here if it is new. `data` is for the provider alone."""
+        """More text of block `key`, which begins here if it is new. `data` is for the provider
+        alone.
+        """
         block = self._block(key, "text")
         block.pieces.append(text)
         block.data.update(data)
@@ -135,7 +145,9 @@ class Blocks:
         self._block(key, "call").arguments = arguments
 
     def other(self, key: Any, content: Any, *, usable: bool = True) -> None:
-        """A block that has no word here. One that the provider would not take back is not `usable`."""
+        """A block that has no word here. One that the provider would not take back is not
+        `usable`.
+        """
         block = self._block(key, "other")
         block.content, block.usable = content, usable
 
@@ -151,7 +163,9 @@ class Blocks:
                 self._usage[name] = count
 
     def fault(self, text: str) -> None:
-        """Notes what is wrong. A stream may say the same a thousand times, and a fault is a sentence."""
+        """Notes what is wrong. A stream may say the same a thousand times, and a fault is a
+        sentence.
+        """
         if len(self.faults) < _FAULTS_MAX and (sentence := whole(text)) not in self.faults:
             self.faults.append(sentence)
 
@@ -164,7 +178,9 @@ class Blocks:
         return ""
 
     def word(self, value: Any) -> str:
-        """As `string`, of one that comes whole, unlike the pieces of a stream, which may part a character."""
+        """As `string`, of one that comes whole, unlike the pieces of a stream, which may part a
+        character.
+        """
         return whole(self.string(value))
 
     def is_open(self, key: Any) -> bool:
@@ -180,7 +196,9 @@ class Blocks:
         return [data for key in list(self._open) for data in self.close(key)]
 
     def partial(self) -> list[Data]:
-        """The text that has arrived and is no event yet, so that who follows the run sees it grow."""
+        """The text that has arrived and is no event yet, so that who follows the run sees it
+        grow.
+        """
         events: list[Data] = []
         for block in self._open.values():
             text = whole("".join(block.pieces)) if block.kind == "text" else ""
@@ -190,7 +208,9 @@ class Blocks:
         return events
 
     def end(self, *, finished: bool = True) -> list[Data]:
-        """The response has ended, or broken off: what is left of its blocks, what it cost, and its last event."""
+        """The response has ended, or broken off: what is left of its blocks, what it cost, and its
+        last event.
+        """
         finished = finished and not self.unfinished
         events = self.close_all() if finished else self._broken_off()
         if self._usage:
@@ -284,7 +304,8 @@ class Blocks:
     def _parsed(self, text: str, block: _Block) -> Any:
         try:
             payload = json.loads(text) if text else {}
-            # No event carries NaN, infinity or half a surrogate pair, all of which Python's parser takes.
+            # No event carries NaN, infinity or half a surrogate pair, all of which Python's parser
+            # takes.
             json.dumps(payload, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError):
             self.fault(f"the arguments of {block.name!r} are no JSON")
@@ -299,8 +320,11 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def get(value: Any, *names: str) -> Any:
-    """The first of these members that is there and not null, of an SDK's object or of decoded JSON."""
-    # Every chunk of a stream comes through here, and both pydantic's own lookup and a test for `Mapping` take a while.
+    """The first of these members that is there and not null, of an SDK's object or of decoded
+    JSON.
+    """
+    # Every chunk of a stream comes through here, and both pydantic's own lookup and a test for
+    # `Mapping` take a while.
     members = value if isinstance(value, dict) else getattr(value, "__dict__", _NOTHING)
     for name in names:
         found = members.get(name)
@@ -314,7 +338,8 @@ def get(value: Any, *names: str) -> Any:
 def plain(value: Any) -> Any:
     """An SDK's object as decoded JSON that an event can carry; bytes are base64, as on the wire."""
     if hasattr(value, "model_dump"):
-        # An SDK takes what it does not know into fields of other types, and pydantic would warn of them.
+        # An SDK takes what it does not know into fields of other types, and pydantic would warn of
+        # them.
         return plain(value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False))
     match value:
         case Mapping():
@@ -334,7 +359,9 @@ def plain(value: Any) -> Any:
 
 
 def whole(text: str) -> str:
-    """The text in which halves of a surrogate pair are one character again, as streams part them; lone ones are replaced."""
+    """The text in which halves of a surrogate pair are one character again, as streams part them;
+    lone ones are replaced.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -17,7 +17,9 @@ class _Module(NamedTuple):
     recognizes: Callable[[Any], bool]
     """Whether this is one of its responses, or a chunk of one of its streams."""
     user_first: bool
-    """Whether it refuses a conversation that the assistant begins, and a message of nothing but thinking."""
+    """Whether it refuses a conversation that the assistant begins, and a message of nothing but
+    thinking.
+    """
 
 
 _MODULES: Final[Mapping[Provider, _Module]] = {
@@ -39,17 +41,23 @@ _MODULES: Final[Mapping[Provider, _Module]] = {
 
 
 def encode(messages: Sequence[Message], provider: Provider, *, lossy: Lossy = "refuse") -> Encoded:
-    """The ledger as the provider's request. Raises `InexpressibleError` for a part that it has no form for."""
+    """The ledger as the provider's request. Raises `InexpressibleError` for a part that it has no
+    form for.
+    """
     return _MODULES[provider].encode(messages, lossy)
 
 
 def recorder(provider: Provider, *, tool_names: Mapping[str, str] | None = None) -> Recorder:
-    """Makes events of one response. `tool_names` are those of the request (`Encoded.tool_names`)."""
+    """Makes events of one response. `tool_names` are those of the request
+    (`Encoded.tool_names`).
+    """
     return _MODULES[provider].recorder(tool_names or {})
 
 
 def provider_of(response: Any) -> Provider:
-    """Whose response this is, or whose stream this is the first chunk of. Raises `InvalidEventError` if that cannot be told."""
+    """Whose response this is, or whose stream this is the first chunk of. Raises
+    `InvalidEventError` if that cannot be told.
+    """
     for provider, module in _MODULES.items():
         if module.recognizes(response):
             return provider
@@ -60,7 +68,9 @@ def provider_of(response: Any) -> Provider:
 
 
 def validate(messages: Sequence[Message], provider: Provider, *, thinking: bool = False) -> list[Fault]:
-    """Everything for which the provider would refuse the ledger; `thinking` says whether it is asked to think."""
+    """Everything for which the provider would refuse the ledger; `thinking` says whether it is
+    asked to think.
+    """
     faults = validate_bedrock(messages, thinking=thinking) if provider == "bedrock" else []
     faults += validate_strict(messages)
     if _MODULES[provider].user_first:

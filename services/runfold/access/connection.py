@@ -1,4 +1,5 @@
-"""What adapters of agent frameworks reach Runfold by: its HTTP API, or its servers directly, connected when it is first used.
+"""What adapters of agent frameworks reach Runfold by: its HTTP API, or its servers directly,
+connected when it is first used.
 
 Frameworks make their services where nothing is running yet, and mostly never close them.
 """
@@ -13,7 +14,9 @@ VerbsT = TypeVar("VerbsT")
 
 
 class FrameworkConnection(Generic[VerbsT]):
-    """To the API at `url`; without one, to the servers in `settings`, which are those of `runfold.settings.Settings`."""
+    """To the API at `url`; without one, to the servers in `settings`, which are those of
+    `runfold.settings.Settings`.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,9 @@ class FrameworkConnection(Generic[VerbsT]):
 
 @contextmanager
 def needing_servers() -> Iterator[None]:
-    """Around imports of what only direct use needs: whoever speaks to the HTTP API has none of it."""
+    """Around imports of what only direct use needs: whoever speaks to the HTTP API has none of
+    it.
+    """
     try:
         yield
     except ImportError as error:

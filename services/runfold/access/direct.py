@@ -20,7 +20,9 @@ from runfold.settings import Settings
 
 @asynccontextmanager
 async def direct_sessions(settings: Settings) -> AsyncIterator[Sessions]:
-    """The verbs of sessions, connected for the length of the block. Raises `UnavailableError`, `ConfigurationError`."""
+    """The verbs of sessions, connected for the length of the block. Raises `UnavailableError`,
+    `ConfigurationError`.
+    """
     async with AsyncExitStack() as stack:
         runfold = await stack.enter_async_context(Runfold.of(settings.log("runfold/sessions")))
         reading = await stack.enter_async_context(Reading(settings))
@@ -29,8 +31,9 @@ async def direct_sessions(settings: Settings) -> AsyncIterator[Sessions]:
 
 @asynccontextmanager
 async def direct_memories(settings: Settings) -> AsyncIterator[Remembering]:
-    """The verbs of memories and of their generation, connected for the length of the block, in which triggers are run when they
-    are due, as by the API. Completed runs are the API's matter. Raises `UnavailableError`, `ConfigurationError`.
+    """The verbs of memories and of their generation, connected for the length of the block, in
+    which triggers are run when they are due, as by the API. Completed runs are the API's matter.
+    Raises `UnavailableError`, `ConfigurationError`.
     """
     async with AsyncExitStack() as stack:
         runfold = await stack.enter_async_context(Runfold.of(settings.log("runfold/memories")))

@@ -1,4 +1,6 @@
-"""Memories and their generation for the adapters of agent frameworks: over the HTTP API or directly."""
+"""Memories and their generation for the adapters of agent frameworks: over the HTTP API or
+directly.
+"""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -1,7 +1,8 @@
 """ADK's events in the log, whole, and back as they were: also what nobody set stays unset.
 
-An event is kept as ADK's own JSON. That has every value there is, defaults among them, because some classes of ADK are told
-apart by a default; and every None that somebody set. What was filled in by itself is noted beside it, by its path.
+An event is kept as ADK's own JSON. That has every value there is, defaults among them, because some
+classes of ADK are told apart by a default; and every None that somebody set. What was filled in by
+itself is noted beside it, by its path.
 """
 
 import gc
@@ -45,10 +46,11 @@ _LOGGED: Final[TypeAdapter[list[_Logged]]] = TypeAdapter(list[_Logged])
 
 
 def framework_event(event: Event, delta: Mapping[str, Any]) -> FrameworkEvent:
-    """The event as the log keeps it, with `delta` for its change of state. Raises `InvalidEventError` for what JSON cannot
-    carry.
+    """The event as the log keeps it, with `delta` for its change of state. Raises
+    `InvalidEventError` for what JSON cannot carry.
     """
-    # ADK's actions have serializers of their own, which would store the text of what they cannot serialise in its place.
+    # ADK's actions have serializers of their own, which would store the text of what they cannot
+    # serialise in its place.
     json_form(event.actions.agent_state or {}, field="agent_state")
     kept = _with_state_delta(event, delta)
     try:
@@ -96,7 +98,9 @@ def told_to_adk() -> Iterator[None]:
 
 @contextmanager
 def _spared_collector() -> Iterator[None]:
-    """Without the cyclic garbage collector, which took half of the time of reading 3,000 events: nothing of them is garbage."""
+    """Without the cyclic garbage collector, which took half of the time of reading 3,000 events:
+    nothing of them is garbage.
+    """
     if not gc.isenabled():
         yield
         return
@@ -108,7 +112,9 @@ def _spared_collector() -> Iterator[None]:
 
 
 def _readable(values: Sequence[bytes]) -> Iterator[_Logged]:
-    """Those that ADK understands: anybody can append to a log, and a session is to be read all the same."""
+    """Those that ADK understands: anybody can append to a log, and a session is to be read all the
+    same.
+    """
     for value in values:
         try:
             yield _Logged.model_validate_json(value)
@@ -117,12 +123,16 @@ def _readable(values: Sequence[bytes]) -> Iterator[_Logged]:
 
 
 def state_delta(event: Event) -> dict[str, Any]:
-    """What the event changes of stored state. Raises `InvalidEventError` naming the key that JSON cannot carry."""
+    """What the event changes of stored state. Raises `InvalidEventError` naming the key that JSON
+    cannot carry.
+    """
     return json_form(without_temporary(event.actions.state_delta or {}), field="state_delta")
 
 
 def json_form(values: Mapping[str, Any], *, field: str) -> dict[str, Any]:
-    """The values as JSON has them: as ADK, which takes a time's text for a time. Raises `InvalidEventError` naming the key."""
+    """The values as JSON has them: as ADK, which takes a time's text for a time. Raises
+    `InvalidEventError` naming the key.
+    """
     found: dict[str, Any] = {}
     for key, value in values.items():
         try:

@@ -1,4 +1,5 @@
-"""What `custom_metadata` says of memories: the keys that ADK's service for Vertex AI's Memory Bank knows, in our words.
+"""What `custom_metadata` says of memories: the keys that ADK's service for Vertex AI's Memory Bank
+knows, in our words.
 
 Whatever else is in it becomes metadata of the memory.
 """
@@ -27,7 +28,9 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def said_in(kind: type[ModelT], *custom_metadata: Mapping[str, object] | None) -> ModelT:
-    """What all of these say together, the last one's word being the last. Raises `InputValidationError` naming the key."""
+    """What all of these say together, the last one's word being the last. Raises
+    `InputValidationError` naming the key.
+    """
     given = {key: value for one in custom_metadata for key, value in (one or {}).items() if value is not None}
     return _checked(kind, given)
 

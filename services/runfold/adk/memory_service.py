@@ -1,7 +1,8 @@
 """ADK's memory service on Runfold's memories.
 
-The memories of a user of an app are those of the scope `{"app_name": ..., "user_id": ...}` in one bank, as in Vertex AI's Memory
-Bank. Events are ingested into a stream for each session, where each counts once, however often its session is added.
+The memories of a user of an app are those of the scope `{"app_name": ..., "user_id": ...}` in one
+bank, as in Vertex AI's Memory Bank. Events are ingested into a stream for each session, where each
+counts once, however often its session is added.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -51,14 +52,17 @@ class RunfoldMemoryService(BaseMemoryService):
         RunfoldMemoryService("http://127.0.0.1:8080")
         RunfoldMemoryService(kafka="127.0.0.1:9092", mongo="mongodb://127.0.0.1:27017/?replicaSet=rs0")
 
-    Without arguments it takes `RUNFOLD_KAFKA`, `RUNFOLD_MONGO` and all other settings from the environment. It connects when
-    it is first used. `close` it, or use it as an async context manager.
+    Without arguments it takes `RUNFOLD_KAFKA`, `RUNFOLD_MONGO` and all other settings from the
+    environment. It connects when it is first used. `close` it, or use it as an async context
+    manager.
 
-    Adding sessions and events needs a language model: `RUNFOLD_GENERATION_MODEL`, of the API or, without one, of this process.
-    Where none is configured that is a `NoModelError`. Adding, searching and deleting memories needs none.
+    Adding sessions and events needs a language model: `RUNFOLD_GENERATION_MODEL`, of the API or,
+    without one, of this process. Where none is configured that is a `NoModelError`. Adding,
+    searching and deleting memories needs none.
 
-    Kafka, MongoDB or the API away is `UnavailableError`, after which the same call is safe to repeat; only `add_memory` may have added
-    memories that have no id of their own. Where the model is away, events that were added are kept and read later.
+    Kafka, MongoDB or the API away is `UnavailableError`, after which the same call is safe to
+    repeat; only `add_memory` may have added memories that have no id of their own. Where the model
+    is away, events that were added are kept and read later.
     """
 
     def __init__(
@@ -96,8 +100,9 @@ class RunfoldMemoryService(BaseMemoryService):
         await self._connection.close()
 
     async def add_session_to_memory(self, session: Session) -> None:
-        """Generates memories of what of the session was not added before. Raises `NoModelError` where no model is configured,
-        and `GenerationFailedError` where it has no answer: the events are kept then, and do not need to be added again.
+        """Generates memories of what of the session was not added before. Raises `NoModelError`
+        where no model is configured, and `GenerationFailedError` where it has no answer: the events
+        are kept then, and do not need to be added again.
         """
         await self.add_events_to_memory(
             app_name=session.app_name,
@@ -115,13 +120,14 @@ class RunfoldMemoryService(BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """As `add_session_to_memory`, of these events. Of events with the same id in a session the first counts; those without
-        content, and those about credentials, are left out.
+        """As `add_session_to_memory`, of these events. Of events with the same id in a session the
+        first counts; those without content, and those about credentials, are left out.
 
-        `custom_metadata` may say what it may say to Vertex AI's service: `stream_id` (instead of the session's), `force_flush`,
-        `generation_trigger_config`, `allowed_topics`, `disable_consolidation`, `metadata`, `metadata_merge_strategy`,
-        `disable_memory_revisions`, `revision_labels`, `revision_ttl` or `ttl`, `revision_expire_time`. All else becomes metadata of
-        the memories. Raises `InputValidationError` naming what is wrong with it.
+        `custom_metadata` may say what it may say to Vertex AI's service: `stream_id` (instead of
+        the session's), `force_flush`, `generation_trigger_config`, `allowed_topics`,
+        `disable_consolidation`, `metadata`, `metadata_merge_strategy`, `disable_memory_revisions`,
+        `revision_labels`, `revision_ttl` or `ttl`, `revision_expire_time`. All else becomes
+        metadata of the memories. Raises `InputValidationError` naming what is wrong with it.
         """
         said = said_in(SaidOfGeneration, custom_metadata)
         contents = [
@@ -162,13 +168,15 @@ class RunfoldMemoryService(BaseMemoryService):
         memories: Sequence[MemoryEntry],
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Adds each entry's text as a memory, of the entry's id if it has one: `AlreadyExistsError` where that is taken, and those
-        before it are added. An entry's author and timestamp become labels of the memory's revision.
+        """Adds each entry's text as a memory, of the entry's id if it has one: `AlreadyExistsError`
+        where that is taken, and those before it are added. An entry's author and timestamp become
+        labels of the memory's revision.
 
-        `custom_metadata`, and an entry's own, may say `topics`, `ttl` or `expire_time`, `display_name`, `description`, `memory_id`,
-        `metadata`, `disable_memory_revisions`, `revision_labels`, `revision_ttl`, `revision_expire_time`. All else becomes metadata.
-        With `enable_consolidation` the texts are consolidated with what the scope knows already; only what
-        `add_events_to_memory` takes of generation counts then. Raises `InputValidationError`.
+        `custom_metadata`, and an entry's own, may say `topics`, `ttl` or `expire_time`,
+        `display_name`, `description`, `memory_id`, `metadata`, `disable_memory_revisions`,
+        `revision_labels`, `revision_ttl`, `revision_expire_time`. All else becomes metadata. With
+        `enable_consolidation` the texts are consolidated with what the scope knows already; only
+        what `add_events_to_memory` takes of generation counts then. Raises `InputValidationError`.
         """
         if not memories:
             raise InputValidationError("memories: there is none")
@@ -184,7 +192,9 @@ class RunfoldMemoryService(BaseMemoryService):
                 await self._create(scope, entry, fact, said)
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
-        """The memories of this user of this app that are nearest in meaning, the nearest first; of an empty query the newest."""
+        """The memories of this user of this app that are nearest in meaning, the nearest first; of
+        an empty query the newest.
+        """
         scope = _scope(app_name, user_id)
 
         async def found(to: Remembering) -> Sequence[MemoryRecord]:
@@ -199,7 +209,9 @@ class RunfoldMemoryService(BaseMemoryService):
             return SearchMemoryResponse(memories=[_entry(one) for one in await self._in_bank(found)])
 
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
-        """Deletes the memory of this id, if this user of this app has one. For 48 hours it can be rolled back."""
+        """Deletes the memory of this id, if this user of this app has one. For 48 hours it can be
+        rolled back.
+        """
         if not memory_id:
             return
         memories = (await self._connection.verbs()).memories
@@ -230,7 +242,9 @@ class RunfoldMemoryService(BaseMemoryService):
             await self._in_bank(_generating(self._bank, scope, given, options))
 
     async def _in_bank(self, verb: Callable[[Remembering], Awaitable[AnswerT]]) -> AnswerT:
-        """What the verb answers. A bank that turns out not to be there is created, and the verb called again."""
+        """What the verb answers. A bank that turns out not to be there is created, and the verb
+        called again.
+        """
         to = await self._connection.verbs()
         try:
             return await verb(to)

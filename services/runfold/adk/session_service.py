@@ -1,8 +1,8 @@
 """ADK's session service on Runfold's sessions.
 
-A session of ADK is one of ours, of an id made of app, user and ADK's own id; each event of it is one record of its log.
-Whether a caller's session is stale is decided by that log: its marker says which events the caller has seen, and an event
-is accepted only if no other came after those.
+A session of ADK is one of ours, of an id made of app, user and ADK's own id; each event of it is
+one record of its log. Whether a caller's session is stale is decided by that log: its marker says
+which events the caller has seen, and an event is accepted only if no other came after those.
 """
 
 import asyncio
@@ -44,14 +44,16 @@ _TYPES: Final = frozenset({"framework_event"})
 _PAGE: Final = 1000
 
 _REDELIVERED_WITHIN: Final = 20
-"""Events of the caller's session that are looked at for one that comes again. The log finds it among all of them; only the
-caller's list would then have it twice.
+"""Events of the caller's session that are looked at for one that comes again. The log finds it
+among all of them; only the caller's list would then have it twice.
 """
 
 _TURN_ID_LENGTH_MAX: Final = 200
 
 _CLOCK_ERROR: Final = timedelta(milliseconds=1)
-"""Our times are exact to the microsecond, ADK's to the float: what is near enough is compared by the float."""
+"""Our times are exact to the microsecond, ADK's to the float: what is near enough is compared by
+the float.
+"""
 
 
 class RunfoldSessionService(BaseSessionService):
@@ -60,18 +62,21 @@ class RunfoldSessionService(BaseSessionService):
         RunfoldSessionService("http://127.0.0.1:8080")
         RunfoldSessionService(kafka="127.0.0.1:9092", mongo="mongodb://127.0.0.1:27017/?replicaSet=rs0")
 
-    Without arguments it takes `RUNFOLD_KAFKA`, `RUNFOLD_MONGO` and all other settings from the environment. It connects when
-    it is first used. `close` it, or use it as an async context manager.
+    Without arguments it takes `RUNFOLD_KAFKA`, `RUNFOLD_MONGO` and all other settings from the
+    environment. It connects when it is first used. `close` it, or use it as an async context
+    manager.
 
-    A session that somebody else has appended to is stale: `StaleSessionError`. One that has ended takes nothing more:
-    `SessionEndedError`. Kafka, MongoDB or the API away is `UnavailableError`, after which the same call is safe to repeat,
-    but for `create_session`: that may have created the session, so its id is taken, or if none was given, there are two.
+    A session that somebody else has appended to is stale: `StaleSessionError`. One that has ended
+    takes nothing more: `SessionEndedError`. Kafka, MongoDB or the API away is `UnavailableError`,
+    after which the same call is safe to repeat, but for `create_session`: that may have created the
+    session, so its id is taken, or if none was given, there are two.
     """
 
     def __init__(self, url: str | None = None, **settings: Any) -> None:
         """`settings` are those of `runfold.settings.Settings`, for use without the HTTP API."""
         self._connection = session_connection(url, settings)
-        # Appends of one process to one session go one after the other, so that none of them makes another one stale.
+        # Appends of one process to one session go one after the other, so that none of them makes
+        # another one stale.
         self._appending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def __aenter__(self) -> Self:
@@ -93,7 +98,9 @@ class RunfoldSessionService(BaseSessionService):
         state: dict[str, Any] | None = None,
         session_id: str | None = None,
     ) -> AdkSession:
-        """Raises `AlreadyExistsError`, and `InputValidationError` naming the key of a value that JSON cannot carry."""
+        """Raises `AlreadyExistsError`, and `InputValidationError` naming the key of a value that
+        JSON cannot carry.
+        """
         own_id = (session_id or "").strip() or str(uuid.uuid4())
         sessions = await self._connection.verbs()
         try:
@@ -109,7 +116,9 @@ class RunfoldSessionService(BaseSessionService):
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> AdkSession | None:
-        """None if there is no such session. With both limits, the newest of those that are late enough."""
+        """None if there is no such session. With both limits, the newest of those that are late
+        enough.
+        """
         sessions = await self._connection.verbs()
         after = config.after_timestamp if config else None
         newest = config.num_recent_events if config else None
@@ -131,7 +140,9 @@ class RunfoldSessionService(BaseSessionService):
         return session
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """All of them with their state, without events, the one that was updated last at the end."""
+        """All of them with their state, without events, the one that was updated last at the
+        end.
+        """
         sessions = await self._connection.verbs()
         found, cursor = await sessions.list(app=app_name, user=user_id, limit=_PAGE)
         while cursor is not None:
@@ -156,9 +167,10 @@ class RunfoldSessionService(BaseSessionService):
     async def append_event(self, session: AdkSession, event: Event) -> Event:
         """Appends the event and brings `session` up to date with it; what fails changes neither.
 
-        Raises ADK's `SessionNotFoundError` and `StaleSessionError`, and `InputValidationError` naming what JSON cannot carry. An
-        event that the session has already is not appended again; one that the log has from a call whose answer was lost is
-        taken, unless others came after it.
+        Raises ADK's `SessionNotFoundError` and `StaleSessionError`, and `InputValidationError`
+        naming what JSON cannot carry. An event that the session has already is not appended again;
+        one that the log has from a call whose answer was lost is taken, unless others came after
+        it.
         """
         if event.partial:
             return event
@@ -223,8 +235,9 @@ def _marker(session: AdkSession) -> _Marker | None:
 
 
 async def _compared(sessions: SessionVerbs, session: AdkSession, session_id: str) -> _Marker:
-    """The marker of a session that has none, since it went through JSON or was made by hand. It is taken to be current if
-    nothing was appended since its last update, or if its last event is the log's. Raises `StaleSessionError`.
+    """The marker of a session that has none, since it went through JSON or was made by hand. It is
+    taken to be current if nothing was appended since its last update, or if its last event is the
+    log's. Raises `StaleSessionError`.
     """
     found = await sessions.view(session_id, EventsWanted(types=_TYPES, newest=1))
     last = events_of(found.events)
@@ -233,7 +246,8 @@ async def _compared(sessions: SessionVerbs, session: AdkSession, session_id: str
         if ids != [last[-1].id]:
             raise _stale(session)
     marker = _Marker(found.record.run_id, found.last_offset)
-    # For the same call again: the log may have its event by then, and the comparison would find that one.
+    # For the same call again: the log may have its event by then, and the comparison would find
+    # that one.
     session._storage_update_marker = str(marker)  # noqa: SLF001
     return marker
 
@@ -241,7 +255,9 @@ async def _compared(sessions: SessionVerbs, session: AdkSession, session_id: str
 async def _repeated(
     sessions: SessionVerbs, session: AdkSession, session_id: str, logged: AnyEvent, seen: _Marker
 ) -> _Marker:
-    """The marker after an event that the log has from before. Raises `StaleSessionError` if others were appended too."""
+    """The marker after an event that the log has from before. Raises `StaleSessionError` if others
+    were appended too.
+    """
     found = await sessions.view(session_id, EventsWanted(types=_TYPES, newest=1))
     if found.record.run_id != seen.run_id:
         raise _stale(session)
@@ -254,14 +270,17 @@ async def _repeated(
 
 
 def _continues(event: AnyEvent, logged: AnyEvent, seen: _Marker) -> bool:
-    """Whether the event that the log has is `logged`, and is the first that the caller has not seen."""
+    """Whether the event that the log has is `logged`, and is the first that the caller has not
+    seen.
+    """
     # It was accepted since nothing came after what it expected itself.
     expected = event.expected_offset
     return event.event_id == logged.event_id and expected is not None and expected <= seen.offset
 
 
 def _logged(event: Event, said: FrameworkEvent, delta: dict[str, Any], seen: _Marker) -> AnyEvent:
-    # The same event again gives the same id, by which the log counts it once; another event of its id does not.
+    # The same event again gives the same id, by which the log counts it once; another event of its
+    # id does not.
     name = seen.run_id.encode() + to_json(said.body)
     invocation = event.invocation_id
     return new_event(
@@ -302,6 +321,8 @@ def _session(found: Session, events: list[Event]) -> AdkSession:
 
 
 def _seconds(found: Session, events: list[Event]) -> float:
-    """When the session was updated last: our times are exact to the microsecond, and ADK's event is to its last bit."""
+    """When the session was updated last: our times are exact to the microsecond, and ADK's event is
+    to its last bit.
+    """
     updated = found.updated_at.timestamp()
     return events[-1].timestamp if events and time_of(events[-1]) == found.updated_at else updated

@@ -35,8 +35,8 @@ async def run(settings: Settings) -> None:
 
 
 def build_app(settings: Settings, *, model: MemoryModel | None = None) -> FastAPI:
-    """The application, connected for the length of its lifespan. `model` generates memories in place of the one that the settings
-    name.
+    """The application, connected for the length of its lifespan. `model` generates memories in
+    place of the one that the settings name.
     """
     connection, reading = Connection(settings.log("runfold/ingest")), Reading(settings)
 
@@ -86,7 +86,9 @@ VerbsT = TypeVar("VerbsT")
 
 
 def _verbs_of(connection: Connection, make: Callable[[Runfold], VerbsT]) -> Callable[[], VerbsT]:
-    """Gives one set of verbs for each connection, since they remember what they have opened. It raises as `Connection.runfold`."""
+    """Gives one set of verbs for each connection, since they remember what they have opened. It
+    raises as `Connection.runfold`.
+    """
     made: list[tuple[Runfold, VerbsT]] = []
 
     def verbs() -> VerbsT:

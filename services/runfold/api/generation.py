@@ -3,11 +3,13 @@
     POST   /v1/banks/{bank_id}/memories/generate   of facts, of a conversation, or of a session: answers what became of memories
     POST   /v1/banks/{bank_id}/memories/ingest     contents for a stream, which memories are generated of by its rule
 
-Facts need no model. What needs one answers 409 where none is configured, and says how to configure one.
+Facts need no model. What needs one answers 409 where none is configured, and says how to configure
+one.
 
-Under an `Idempotency-Key` a process gives its first answer again. What holds in every process: contents of a stream without an id
-get one by the key and their place, so they count once. A generation has no such id: repeated in another process it consolidates
-the same facts once more, which changes no text.
+Under an `Idempotency-Key` a process gives its first answer again. What holds in every process:
+contents of a stream without an id get one by the key and their place, so they count once. A
+generation has no such id: repeated in another process it consolidates the same facts once more,
+which changes no text.
 """
 
 import asyncio
@@ -41,7 +43,9 @@ from runfold_schemas.errors import MemoryNotFoundError
 
 
 def build_generation_router(generation: Generation) -> APIRouter:
-    """The routes. The application has to come from `runfold.http.app.new_app`, which makes problem documents of our errors."""
+    """The routes. The application has to come from `runfold.http.app.new_app`, which makes problem
+    documents of our errors.
+    """
     router = APIRouter(prefix="/v1/banks", tags=["memories"], route_class=JsonRoute)
     replays = Replays()
 
@@ -54,7 +58,9 @@ def build_generation_router(generation: Generation) -> APIRouter:
     async def generate_memories(
         bank_id: BankId, asked: Generate, request: Request, idempotency_key: IdempotencyKey = None
     ) -> Response:
-        """What has become of memories, when that can be read. A failed generation changes nothing."""
+        """What has become of memories, when that can be read. A failed generation changes
+        nothing.
+        """
 
         async def handle() -> Response:
             generator = generation.generator()
@@ -73,8 +79,9 @@ def build_generation_router(generation: Generation) -> APIRouter:
     async def ingest_contents(
         bank_id: BankId, asked: Ingest, request: Request, idempotency_key: IdempotencyKey = None
     ) -> Response:
-        """Answers when all contents are durable; where memories are generated at once, when those can be read. If that fails, the
-        contents stay in the stream, and it is tried again later. A content that comes again counts once.
+        """Answers when all contents are durable; where memories are generated at once, when those
+        can be read. If that fails, the contents stay in the stream, and it is tried again later. A
+        content that comes again counts once.
         """
         key = key_of(idempotency_key)
 

@@ -12,8 +12,9 @@
     GET    /v1/banks/{bank_id}/memories/{id}/revisions     its history, the newest first; .../{revision_id} reads one
     POST   /v1/banks/{bank_id}/memories/{id}/rollback      to what it held after an earlier change
 
-They write to the log and read from MongoDB, so they are served where ingest and query are one process. A 2xx means durable,
-and every answer has all that was acknowledged before it was asked for.
+They write to the log and read from MongoDB, so they are served where ingest and query are one
+process. A 2xx means durable, and every answer has all that was acknowledged before it was asked
+for.
 """
 
 from collections.abc import Callable
@@ -78,7 +79,8 @@ LabelsWanted = Annotated[
 def build_memory_router(memories: Verbs) -> APIRouter:
     """The routes. `memories` gives what they speak to, or raises while there is no connection.
 
-    The application has to come from `runfold.http.app.new_app`, which makes problem documents of our errors.
+    The application has to come from `runfold.http.app.new_app`, which makes problem documents of
+    our errors.
     """
     router = APIRouter(prefix="/v1/banks", tags=["memories"], route_class=JsonRoute)
     for add in (_add_banks, _add_lists, _add_memories, _add_revisions):
@@ -162,7 +164,9 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
         responses=_problems(404, 413, 422),
     )
     async def retrieve_memories(bank_id: BankId, asked: Retrieve) -> Response:
-        """Those of exactly this scope: the nearest in meaning to the query, or without one the newest."""
+        """Those of exactly this scope: the nearest in meaning to the query, or without one the
+        newest.
+        """
         if asked.query is None:
             page, _ = await memories().list(bank_id, MemoriesWanted(scope=asked.scope), limit=asked.limit)
             return _answer(Retrieved(retrieved=[NearMemory(memory=MemoryDocument.of(one)) for one in page]))
@@ -223,7 +227,9 @@ def _add_memories(router: APIRouter, memories: Verbs) -> None:
         **shown,
     )
     async def update_memory(bank_id: BankId, memory_id: MemoryId, asked: UpdateMemory) -> Response:
-        """Fields that are not there stay as they are, whoever changes them at the same time. The scope never changes."""
+        """Fields that are not there stay as they are, whoever changes them at the same time. The
+        scope never changes.
+        """
         record = await memories().update(
             bank_id, memory_id, asked.changes(), revision=asked.revision.options()
         )
@@ -238,7 +244,9 @@ def _add_memories(router: APIRouter, memories: Verbs) -> None:
     async def delete_memory(
         bank_id: BankId, memory_id: MemoryId, asked: RevisionWanted | None = None
     ) -> Response:
-        """Delete a memory. For 48 hours its revisions can be read, and it can be rolled back to one of them."""
+        """Delete a memory. For 48 hours its revisions can be read, and it can be rolled back to one
+        of them.
+        """
         await memories().delete(bank_id, memory_id, revision=(asked or RevisionWanted()).options())
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
@@ -282,7 +290,9 @@ def _add_revisions(router: APIRouter, memories: Verbs) -> None:
         responses=_problems(404, 409, 413, 422),
     )
     async def roll_back(bank_id: BankId, memory_id: MemoryId, asked: RollBack) -> Response:
-        """The memory holds again what it held after an earlier change, also if it was deleted since. This is a change too."""
+        """The memory holds again what it held after an earlier change, also if it was deleted
+        since. This is a change too.
+        """
         record = await memories().rollback(
             bank_id, memory_id, asked.revision_id, revision=asked.revision.options()
         )

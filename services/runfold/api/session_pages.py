@@ -28,7 +28,9 @@ def fitting(events: Sequence[Logged]) -> int:
 
 
 async def listed(read: Reading, limit: int, cursor: str | None) -> bytes:
-    """A page of the sessions that `read` gives for `limit` and `cursor`. Not many more are read than are shown."""
+    """A page of the sessions that `read` gives for `limit` and `cursor`. Not many more are read
+    than are shown.
+    """
     shown: list[bytes] = []
     size, at_a_time = 0, _AT_FIRST
     while True:

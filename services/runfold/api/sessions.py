@@ -1,4 +1,5 @@
-"""Sessions over HTTP: a conversation with its state, in requests that need no session of their own with a server.
+"""Sessions over HTTP: a conversation with its state, in requests that need no session of their own
+with a server.
 
     POST   /v1/sessions                       create one
     GET    /v1/sessions                       list them by app, user, label
@@ -11,8 +12,9 @@
     GET    /v1/apps/{app}/state               what all users of an app share
     GET    /v1/apps/{app}/users/{user}/state  what all sessions of a user share
 
-They write to the log and read from MongoDB, so they are served where ingest and query are one process. A 2xx means durable,
-and every answer has all that was acknowledged before it was asked for.
+They write to the log and read from MongoDB, so they are served where ingest and query are one
+process. A 2xx means durable, and every answer has all that was acknowledged before it was asked
+for.
 """
 
 import json
@@ -108,7 +110,8 @@ Wanted = Annotated[EventsWanted, Depends(events_wanted)]
 def build_session_router(sessions: Callable[[], Sessions]) -> APIRouter:
     """The routes. `sessions` gives what they speak to, or raises while there is no connection.
 
-    The application has to come from `runfold.http.app.new_app`, which makes problem documents of our errors.
+    The application has to come from `runfold.http.app.new_app`, which makes problem documents of
+    our errors.
     """
     router = APIRouter(prefix="/v1", tags=["sessions"])
     state = _State(sessions, Replays())
@@ -177,8 +180,8 @@ def _add_reads(router: APIRouter, state: _State) -> None:
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        """Sessions that match all filters, with their state, the newest first. An answer holds `limit` of them or 4 MB; go
-        on with `next_cursor`.
+        """Sessions that match all filters, with their state, the newest first. An answer holds
+        `limit` of them or 4 MB; go on with `next_cursor`.
         """
         labels = run_filter(label=label).labels
         read = partial(state.sessions().list, app=app, user=user, labels=labels)
@@ -198,8 +201,8 @@ def _add_reads(router: APIRouter, state: _State) -> None:
         limit: OnlyFirst = None,
         accept: Accept = "",
     ) -> Response:
-        """A session with its state, and with its events if they are included, all as of one moment. The parameters of
-        events restrict which of them are.
+        """A session with its state, and with its events if they are included, all as of one moment.
+        The parameters of events restrict which of them are.
         """
         wanted = replace(wanted, limit=limit)
         if include is None and wanted != EventsWanted():
@@ -265,8 +268,8 @@ def _add_publishing(router: APIRouter, state: _State) -> None:
     async def append_events(
         session_id: SessionId, request: Request, idempotency_key: IdempotencyKey = None
     ) -> Response:
-        """Append one event, or a batch: all of it, or nothing. `state_delta` changes the state; `expected_offset` is for
-        an event that comes alone.
+        """Append one event, or a batch: all of it, or nothing. `state_delta` changes the state;
+        `expected_offset` is for an event that comes alone.
         """
         type_ = media_type(request, allowed=(JSON, NDJSON))
         body, key = await read_body(request, bytes_max=BATCH_BYTES_MAX), key_of(idempotency_key)
@@ -320,8 +323,9 @@ def _add_events(router: APIRouter, state: _State) -> None:
         responses=_problems(404, 422),
     )
     async def read_events(*, session_id: SessionId, wanted: Wanted, limit: LimitOfEvents = None) -> Response:
-        """Events in the order of the log. An answer holds `limit` of them or 4 MB, or all of the `newest`; go on with
-        `first_offset` = `next_offset` until that has reached `end_offset`, or the one that you asked for.
+        """Events in the order of the log. An answer holds `limit` of them or 4 MB, or all of the
+        `newest`; go on with `first_offset` = `next_offset` until that has reached `end_offset`, or
+        the one that you asked for.
         """
         if wanted.newest is not None:
             if limit is not None:

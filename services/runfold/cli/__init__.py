@@ -1,4 +1,6 @@
-"""The command line. Each command is a module; this one holds what they share: the program, its settings, its errors."""
+"""The command line. Each command is a module; this one holds what they share: the program, its
+settings, its errors.
+"""
 
 from runfold.cli.program import main
 

@@ -1,7 +1,7 @@
 """`runfold demo`: the main job in a minute, on a real Kafka and a real MongoDB.
 
-Publishes a run, reads its record and ledger from the query service, throws every projection away, waits until the
-projector has rebuilt them from the log, and compares.
+Publishes a run, reads its record and ledger from the query service, throws every projection away,
+waits until the projector has rebuilt them from the log, and compares.
 """
 
 import asyncio

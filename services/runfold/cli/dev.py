@@ -53,7 +53,9 @@ async def dev(data: Path, *, port: int, kafka_port: int, mongo_port: int) -> Non
 
 
 async def check_ports(ports: Mapping[str, int]) -> None:
-    """Raises `ConfigurationError` for a port that cannot be listened on; `ports` are by the option that gives them."""
+    """Raises `ConfigurationError` for a port that cannot be listened on; `ports` are by the option
+    that gives them.
+    """
     deadline = time.monotonic() + _FREED_SECONDS
     taken: dict[int, str] = {}
     for option, port in ports.items():

@@ -52,7 +52,9 @@ async def _run_of(session_id: str, runfold: Runfold, *, wait: bool) -> Run:
 
 
 async def _admitted(settings: LogSettings, runfold: Runfold, run: Run) -> AsyncIterator[Admitted]:
-    """The run's log from its beginning, and what is appended, up to the run's end and what had come late by now."""
+    """The run's log from its beginning, and what is appended, up to the run's end and what had come
+    late by now.
+    """
     at = Partition(runfold.connection.topics.run(run.run_id, run.life.log_id), 0)
     admission = Admission(run.run_id)
     async with Tail.connect(settings) as tail:

@@ -1,4 +1,6 @@
-"""`runfold memory`: memories with the history of their changes, from the log alone. Their JSON is that of the API."""
+"""`runfold memory`: memories with the history of their changes, from the log alone. Their JSON is
+that of the API.
+"""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -116,7 +118,9 @@ async def history(
 async def diff(
     settings: Settings, *, memory_id: str, bank: str | None, earlier: str | None, later: str | None
 ) -> None:
-    """Shows what changed from one revision to another: by default from the last but one, and to the last."""
+    """Shows what changed from one revision to another: by default from the last but one, and to the
+    last.
+    """
     async with _place(settings, memory_id, bank) as place:
         revisions = await place.revisions()
     if earlier is None and len(revisions) < 2:
@@ -248,7 +252,9 @@ def _fields(record: MemoryRecord) -> dict[str, Text]:
 
 
 def _changes(console: Console, old: Revision, new: Revision) -> dict[str, Text]:
-    """The difference of the facts, and of each other field that changed. Nothing is said of the fields of what is gone."""
+    """The difference of the facts, and of each other field that changed. Nothing is said of the
+    fields of what is gone.
+    """
     changes = {"fact": difference(console, old.fact, new.fact)}
     if old.memory is not None and new.memory is not None:
         before, after = fields_of(old.memory), fields_of(new.memory)
@@ -276,7 +282,9 @@ def _named(revisions: Sequence[Revision], begin: str, memory_id: str) -> Revisio
 
 
 def _short_ids(revisions: Sequence[Revision]) -> dict[str, str]:
-    """By id, in the order of the revisions, as much of its beginning as tells it from those of the others."""
+    """By id, in the order of the revisions, as much of its beginning as tells it from those of the
+    others.
+    """
     ordered = sorted(one.revision_id for one in revisions)
     shared = [0, *(alike(*pair) for pair in pairwise(ordered)), 0]
     lengths = {

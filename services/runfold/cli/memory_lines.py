@@ -1,4 +1,6 @@
-"""How memories look in a terminal: rows that fit it, fields below each other, times as people say them."""
+"""How memories look in a terminal: rows that fit it, fields below each other, times as people say
+them.
+"""
 
 import json
 import shlex
@@ -21,8 +23,8 @@ _UNITS: Final = {"day": 86_400, "hour": 3_600, "minute": 60, "second": 1}
 
 
 def print_rows(console: Console, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints rows with their names above. In a terminal a row is cut to its width, and so is the fact, which comes last;
-    columns that are empty are left out.
+    """Prints rows with their names above. In a terminal a row is cut to its width, and so is the
+    fact, which comes last; columns that are empty are left out.
     """
     shown = [[on_one_line(cell) for cell in row] for row in rows]
     used = [place for place in range(len(names)) if not shown or any(row[place] for row in shown)]
@@ -38,7 +40,9 @@ def print_rows(console: Console, names: Sequence[str], rows: Iterable[Sequence[s
 
 
 def print_fields(console: Console, fields: Mapping[str, Text]) -> None:
-    """Prints fields below each other. A value's further lines are indented, so that no text passes for a field."""
+    """Prints fields below each other. A value's further lines are indented, so that no text passes
+    for a field.
+    """
     width = max(map(len, fields), default=0)
     for name, value in fields.items():
         for number, line in enumerate(value.split("\n", allow_blank=True)):

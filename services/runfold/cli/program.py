@@ -86,7 +86,9 @@ def runfold(
 def serve(
     part: Annotated[Part, typer.Argument(help="Which service to run.")], host: Host = None, port: Port = None
 ) -> None:
-    """Run one service until it is told to stop. The projector's health is on the port after --port."""
+    """Run one service until it is told to stop. The projector's health is on the port after
+    --port.
+    """
     _run(_command("serve")(part.value, _settings(host=host, port=port)))
 
 
@@ -99,15 +101,20 @@ def dev(
     kafka_port: Annotated[int, typer.Option(help="Port of Kafka.")] = 9092,
     mongo_port: Annotated[int, typer.Option(help="Port of MongoDB.")] = 27017,
 ) -> None:
-    """Keep the whole stack up on this machine, without Docker: Kafka, MongoDB, the API and a projector."""
-    # Its services take the settings from the same environment; better a line here than in their logs. The servers are its own.
+    """Keep the whole stack up on this machine, without Docker: Kafka, MongoDB, the API and a
+    projector.
+    """
+    # Its services take the settings from the same environment; better a line here than in their
+    # logs. The servers are its own.
     _settings(kafka="127.0.0.1", mongo="mongodb://127.0.0.1", port=port)
     _run(_command("dev")(data, port=port, kafka_port=kafka_port, mongo_port=mongo_port))
 
 
 @app.command()
 def demo() -> None:
-    """Publish a run, rebuild its ledger, throw the projections away, replay the log, and compare."""
+    """Publish a run, rebuild its ledger, throw the projections away, replay the log, and
+    compare.
+    """
     _run(_command("demo")())
 
 
@@ -122,7 +129,9 @@ def replay(
         bool, typer.Option("--lossy", help="Leave out what the provider cannot express, and say so.")
     ] = False,
 ) -> None:
-    """Rebuild one run from the log alone and print its record and its ledger. MongoDB is not asked."""
+    """Rebuild one run from the log alone and print its record and its ledger. MongoDB is not
+    asked.
+    """
     if form is Form.canonical:
         _run(_command("replay")(run_id, _settings(), as_json=raw))
     else:
@@ -144,7 +153,9 @@ def follow(
     ] = False,
     raw: Annotated[bool, typer.Option("--json", help="Print each event's JSON on a line.")] = False,
 ) -> None:
-    """Show a run as it happens, what has happened first, until it ends or Ctrl-C. MongoDB is not asked."""
+    """Show a run as it happens, what has happened first, until it ends or Ctrl-C. MongoDB is not
+    asked.
+    """
     if (run_id is None) == (session is None):
         raise typer.BadParameter("give the id of a run, or --session with that of a session")
     _run(_command("follow")(_settings(), run_id=run_id, session_id=session, wait=wait, as_json=raw))
@@ -190,7 +201,9 @@ def history(
     ] = None,
     raw: Json = False,
 ) -> None:
-    """List a memory's revisions, the newest first. Their short ids will do wherever one is asked for."""
+    """List a memory's revisions, the newest first. Their short ids will do wherever one is asked
+    for.
+    """
     labels = _pairs("--label", label)
     _run(
         _command("memory", "history")(_settings(), memory_id=memory_id, bank=bank, labels=labels, as_json=raw)
@@ -224,13 +237,17 @@ def rollback(
     revision: Annotated[str, typer.Argument(metavar="REVISION", help="A revision's id or its beginning.")],
     bank: Bank = None,
 ) -> None:
-    """Make a memory hold again what it held after an earlier revision, also if it was deleted less than 48 hours ago."""
+    """Make a memory hold again what it held after an earlier revision, also if it was deleted less
+    than 48 hours ago.
+    """
     _run(_command("memory", "rollback")(_settings(), memory_id=memory_id, bank=bank, revision=revision))
 
 
 @app.command()
 def repair(run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]) -> None:
-    """Append what makes every model provider accept a run's ledger: results that say that a call was interrupted, say."""
+    """Append what makes every model provider accept a run's ledger: results that say that a call
+    was interrupted, say.
+    """
     _run(_command("repair")(run_id, _settings()))
 
 
@@ -260,8 +277,8 @@ def settings() -> None:
 
 
 def main() -> None:
-    """The program. An error that we know is one line, and 2 is the code for what waiting does not cure; anything else is a
-    defect and shows where.
+    """The program. An error that we know is one line, and 2 is the code for what waiting does not
+    cure; anything else is a defect and shows where.
     """
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of each attempt; we tell what failed
     try:
@@ -298,8 +315,8 @@ def _shown(name: str, value: object) -> str:
 
 
 def _command(name: str, function: str | None = None) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """The function of the module of that name, imported when it is asked for: no command waits for what others import. It is
-    named as the module is, unless the module has several.
+    """The function of the module of that name, imported when it is asked for: no command waits for
+    what others import. It is named as the module is, unless the module has several.
     """
     module = import_module(f"runfold.cli.{name}")
     command: Callable[..., Coroutine[Any, Any, Any]] = getattr(module, function or name)
@@ -315,7 +332,9 @@ def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs `work`. SIGINT and SIGTERM cancel it, so that what it started is stopped in order, and give 130 and 143."""
+    """Runs `work`. SIGINT and SIGTERM cancel it, so that what it started is stopped in order, and
+    give 130 and 143.
+    """
     received: list[signal.Signals] = []
 
     async def cancelable() -> T:
@@ -323,7 +342,8 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
         assert task is not None
 
         def stop(number: signal.Signals) -> None:
-            # Once: uvicorn raises the signals that it has seen a second time, which would cancel the stopping itself.
+            # Once: uvicorn raises the signals that it has seen a second time, which would cancel
+            # the stopping itself.
             if not received:
                 received.append(number)
                 task.cancel()

@@ -22,14 +22,17 @@ async def serve(part: str, settings: Settings) -> None:
     configure_logging(settings.log_level)
     if part != "ingest":
         await _check_mongo(settings)
-    # Only what is served is imported: a projector does not load the HTTP routes, nor they FastStream.
+    # Only what is served is imported: a projector does not load the HTTP routes, nor they
+    # FastStream.
     service = import_module(_MODULES[part])
     (spare_imports if part in _TAKE_BODIES else collect_rarely)()
     await service.run(settings)
 
 
 async def _check_mongo(settings: Settings) -> None:
-    """Raises `ConfigurationError` if MongoDB refuses us. One that is away is waited for by the service itself."""
+    """Raises `ConfigurationError` if MongoDB refuses us. One that is away is waited for by the
+    service itself.
+    """
     connect = import_module("runfold.store.database").connect
     with suppress(UnavailableError):
         async with connect(settings.mongo, settings.database):

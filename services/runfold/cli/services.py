@@ -7,7 +7,9 @@ from runfold.local import LocalStack, Service, ready_url
 
 
 def service(part: str, stack: LocalStack, *, log_dir: Path, port: int, **settings: str) -> Service:
-    """`runfold serve PART` on `port`, against `stack`; the projector's health is one port further."""
+    """`runfold serve PART` on `port`, against `stack`; the projector's health is one port
+    further.
+    """
     health = port + 1 if part == "projector" else port
     return Service(
         part,

@@ -1,4 +1,6 @@
-"""What changed between two texts, word by word: what is kept, what was removed, and what was added."""
+"""What changed between two texts, word by word: what is kept, what was removed, and what was
+added.
+"""
 
 import re
 import unicodedata
@@ -18,8 +20,9 @@ class Span(NamedTuple):
 
 
 def word_diff(old: str, new: str) -> list[Span]:
-    """The difference in the order of reading; where words were replaced, the removed ones come first. What is kept and removed
-    is the old text, what is kept and added the new one, to the last space.
+    """The difference in the order of reading; where words were replaced, the removed ones come
+    first. What is kept and removed is the old text, what is kept and added the new one, to the last
+    space.
     """
     before, after = _pieces(old), _pieces(new)
     matcher = SequenceMatcher(None, [one.word for one in before], [one.word for one in after])
@@ -27,8 +30,9 @@ def word_diff(old: str, new: str) -> list[Span]:
 
 
 def words(text: str) -> list[str]:
-    """The text in pieces: words, spaces and each mark of punctuation by itself. What stands within a word, as in `don't`,
-    `07:04` and `window-seat`, is a part of it; a script without spaces has a character for a word.
+    """The text in pieces: words, spaces and each mark of punctuation by itself. What stands within
+    a word, as in `don't`, `07:04` and `window-seat`, is a part of it; a script without spaces has a
+    character for a word.
     """
     kinds = "".join(map(_kind, text))
     return [text[match.start() : match.end()] for match in _WORD.finditer(kinds)]
@@ -47,14 +51,16 @@ def alike(one: str, other: str) -> int:
 _MARKS: Final[dict[Kind, str]] = {"kept": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
 
 _WORD: Final = re.compile("[wd][wdm]*(?:(?:j|(?<=d)n(?=d))[wd][wdm]*)*|s+|.m*")
-"""A word in the letters that `_kind` gives: of word characters and digits, joined by what may stand between them."""
+"""A word in the letters that `_kind` gives: of word characters and digits, joined by what may stand
+between them.
+"""
 
 _IDEOGRAPHS: Final = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 
 
 def _kind(char: str) -> str:
-    """A letter for what the character is in a word: a part of it, `d`igit, `m`ark on what is before, `j`oint, joint of
-    `n`umbers, `s`pace or `p`unctuation.
+    """A letter for what the character is in a word: a part of it, `d`igit, `m`ark on what is
+    before, `j`oint, joint of `n`umbers, `s`pace or `p`unctuation.
     """
     if char.isspace():
         return "s"
@@ -76,7 +82,9 @@ def _kind(char: str) -> str:
 
 
 class _Piece(NamedTuple):
-    """A word with the spaces after it. Texts are not alike for the spaces that they have in common, so words are compared."""
+    """A word with the spaces after it. Texts are not alike for the spaces that they have in common,
+    so words are compared.
+    """
 
     word: str
     spaces: str
@@ -131,7 +139,9 @@ def _steps(
 
 
 def _replaced(old: str, new: str) -> Iterator[tuple[Kind, str]]:
-    """One text for another. The spaces that both end with are kept: what changed are the words before."""
+    """One text for another. The spaces that both end with are kept: what changed are the words
+    before.
+    """
     spaces = alike(old[len(old.rstrip()) :][::-1], new[len(new.rstrip()) :][::-1])
     yield "removed", old[: len(old) - spaces]
     yield "added", new[: len(new) - spaces]

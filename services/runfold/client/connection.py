@@ -1,4 +1,6 @@
-"""The connection to the log that everything in the client shares: its topics, the publisher and the catalog."""
+"""The connection to the log that everything in the client shares: its topics, the publisher and the
+catalog.
+"""
 
 from contextlib import AsyncExitStack
 from typing import Any, Self, TypeVar
@@ -16,7 +18,9 @@ PartT = TypeVar("PartT")
 
 
 class LogConnection:
-    """Use it as an async context manager. `Runfold` opens runs on it; sessions and memories publish through it."""
+    """Use it as an async context manager. `Runfold` opens runs on it; sessions and memories publish
+    through it.
+    """
 
     def __init__(self, settings: LogSettings) -> None:
         self.settings = settings
@@ -58,7 +62,9 @@ class LogConnection:
         return Run(self.settings, self.catalog, self.publisher, life, **options)
 
     async def open_topic(self, topic: str, opening: AnyEvent) -> None:
-        """Creates the topic of a life of a run, and makes `opening` its first event. Nobody knows of it yet."""
+        """Creates the topic of a life of a run, and makes `opening` its first event. Nobody knows
+        of it yet.
+        """
         record = outgoing(opening, source=self.settings.source)
         check_size([record])
         await self.admin.create_run_topic(topic)

@@ -1,5 +1,5 @@
-"""Memories: facts in a scope, each with the history of its changes. A change is an event; its order in `{prefix}.memories` alone
-decides what it changes.
+"""Memories: facts in a scope, each with the history of its changes. A change is an event; its order
+in `{prefix}.memories` alone decides what it changes.
 
     memories = runfold.memories
     await memories.create_bank("travel")
@@ -7,7 +7,8 @@ decides what it changes.
     await memories.update("travel", memory.memory_id, {"fact": "Prefers aisle seats"})
     await memories.rollback("travel", memory.memory_id, memory.revision_id)
 
-Writing needs Kafka; what is read is a `MemoryReader`'s matter. Every verb returns when its effect can be read.
+Writing needs Kafka; what is read is a `MemoryReader`'s matter. Every verb returns when its effect
+can be read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -63,8 +64,9 @@ _PAGE: Final = 500
 
 
 class Memories:
-    """Every verb may raise `UnavailableError`, `InvalidIdError` and `InvalidEventError`; all that name a bank
-    `BankNotFoundError`; all that change one memory `UndecidedError`, where the change is durable and cannot be read yet.
+    """Every verb may raise `UnavailableError`, `InvalidIdError` and `InvalidEventError`; all that
+    name a bank `BankNotFoundError`; all that change one memory `UndecidedError`, where the change
+    is durable and cannot be read yet.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class Memories:
     # Banks.
 
     async def create_bank(self, bank_id: str | None = None, config: BankConfig | None = None) -> BankRecord:
-        """A new bank, of a new id unless one is given. Raises `BankConflictError` where that is taken."""
+        """A new bank, of a new id unless one is given. Raises `BankConflictError` where that is
+        taken.
+        """
         name = check_id(str(uuid7()) if bank_id is None else bank_id, name="bank_id")
         if await self._reader.bank(name) is not None:
             raise BankConflictError(name)
@@ -107,13 +111,16 @@ class Memories:
             config = _changed(bank.config, changes)
             updated = _event(new_data(BankUpdated, bank_id=bank_id, config=config, based_on=bank.changed_by))
             await self._publish(bank_key(bank_id), updated)
-            # Another change right behind it looks like one that came first; then this is made again, with the same effect.
+            # Another change right behind it looks like one that came first; then this is made
+            # again, with the same effect.
             if (bank := await self.bank(bank_id)).changed_by == updated.event_id:
                 return bank
         raise UnavailableError("The bank", reason="others change it again and again")
 
     async def delete_bank(self, bank_id: str, *, force: bool = False) -> None:
-        """Deletes the bank; with `force` its memories before. Raises `BankNotEmptyError` without."""
+        """Deletes the bank; with `force` its memories before. Raises `BankNotEmptyError`
+        without.
+        """
         await self.bank(bank_id)
         if not force and (await self._reader.list(bank_id, MemoriesWanted(), limit=1, cursor=None))[0]:
             raise BankNotEmptyError(bank_id)
@@ -133,9 +140,11 @@ class Memories:
         revision: RevisionOptions | None = None,
         event_id: str | None = None,
     ) -> MemoryRecord:
-        """A new memory, of a new id unless one is given. Raises `MemoryConflictError` where that is taken.
+        """A new memory, of a new id unless one is given. Raises `MemoryConflictError` where that is
+        taken.
 
-        Without `expires_at` the bank's time to live counts. Asked for again with the same `event_id`, it counts once.
+        Without `expires_at` the bank's time to live counts. Asked for again with the same
+        `event_id`, it counts once.
         """
         bank, now = await self.bank(bank_id), datetime.now(UTC)
         name = str(uuid7()) if memory_id is None else memory_id
@@ -165,7 +174,9 @@ class Memories:
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[Sequence[MemoryRecord], str | None]:
-        """A page of memories, the newest first unless something else is wanted, and the cursor of the next page."""
+        """A page of memories, the newest first unless something else is wanted, and the cursor of
+        the next page.
+        """
         await self.bank(bank_id)
         return await self._reader.list(bank_id, wanted or MemoriesWanted(), limit=limit, cursor=cursor)
 
@@ -177,7 +188,8 @@ class Memories:
         *,
         revision: RevisionOptions | None = None,
     ) -> MemoryRecord:
-        """Sets these fields of the memory, and leaves all others as they are, whoever changes them at the same time.
+        """Sets these fields of the memory, and leaves all others as they are, whoever changes them
+        at the same time.
 
         Raises `MemoryNotFoundError`, `MemoryChangedError`.
         """
@@ -214,9 +226,11 @@ class Memories:
         *,
         revision: RevisionOptions | None = None,
     ) -> MemoryRecord:
-        """The memory holds again what it held after that revision, also if it was deleted since; this leaves a revision too.
+        """The memory holds again what it held after that revision, also if it was deleted since;
+        this leaves a revision too.
 
-        Raises `MemoryNotFoundError`, `RevisionNotFoundError`, `MemoryChangedError`, and `InvalidEventError` for the revision of a deletion.
+        Raises `MemoryNotFoundError`, `RevisionNotFoundError`, `MemoryChangedError`, and
+        `InvalidEventError` for the revision of a deletion.
         """
         bank = await self.bank(bank_id)
         for _ in range(_ATTEMPTS):
@@ -242,7 +256,9 @@ class Memories:
         raise MemoryChangedError(bank_id, memory_id)
 
     async def purge(self, bank_id: str, wanted: MemoriesWanted | None = None, *, force: bool = True) -> int:
-        """Deletes all memories of the bank that are wanted; how many. Without `force` they are only counted."""
+        """Deletes all memories of the bank that are wanted; how many. Without `force` they are only
+        counted.
+        """
         bank, count, cursor = await self.bank(bank_id), 0, None
         while True:
             page, cursor = await self._reader.list(
@@ -253,7 +269,9 @@ class Memories:
                 return count
 
     async def _delete_all(self, bank: BankRecord, records: Sequence[MemoryRecord]) -> int:
-        """Deletes these memories as they are, and none that somebody has changed since; how many."""
+        """Deletes these memories as they are, and none that somebody has changed since; how
+        many.
+        """
         said = left(None, bank, datetime.now(UTC))
         changes = [
             new_data(
@@ -276,8 +294,8 @@ class Memories:
         limit: int = 3,
         matches: Callable[[MemoryRecord], bool] | None = None,
     ) -> Sequence[Near]:
-        """The memories of exactly this scope that are nearest in meaning to the query, the nearest first. Raises
-        `ConfigurationError` where only the log is read.
+        """The memories of exactly this scope that are nearest in meaning to the query, the nearest
+        first. Raises `ConfigurationError` where only the log is read.
         """
         if self._similarity is None:
             raise ConfigurationError("the log alone does not tell what is near in meaning: ask over HTTP")
@@ -295,8 +313,9 @@ class Memories:
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[Sequence[Revision], str | None]:
-        """A page of a memory's revisions, the newest first, and the cursor of the next page. Those of an earlier memory that had
-        the same id are not its. Raises `MemoryNotFoundError` of one that is not there and cannot be rolled back.
+        """A page of a memory's revisions, the newest first, and the cursor of the next page. Those
+        of an earlier memory that had the same id are not its. Raises `MemoryNotFoundError` of one
+        that is not there and cannot be rolled back.
         """
         head = await self._head(await self.bank(bank_id), memory_id, datetime.now(UTC))
         return await self._reader.revisions(
@@ -304,8 +323,8 @@ class Memories:
         )
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision:
-        """Raises `MemoryNotFoundError`, and `RevisionNotFoundError` also of a revision of another memory, and of one that has
-        expired.
+        """Raises `MemoryNotFoundError`, and `RevisionNotFoundError` also of a revision of another
+        memory, and of one that has expired.
         """
         head = await self._head(await self.bank(bank_id), memory_id, datetime.now(UTC))
         return await self._revision(bank_id, memory_id, revision_id, head)
@@ -315,7 +334,9 @@ class Memories:
     async def change_all(
         self, changes: Sequence[MemoryChange], *, event_id: str | None = None, run_id: str = NO_RUN
     ) -> Sequence[Refused | None]:
-        """Publishes changes of different memories, and returns when they are decided: for each why it was refused, or None."""
+        """Publishes changes of different memories, and returns when they are decided: for each why
+        it was refused, or None.
+        """
         now = datetime.now(UTC)
         events = [_event(change, event_id=event_id, run_id=run_id, now=now) for change in changes]
         keys = [memory_key(change.bank_id, change.memory_id) for change in changes]
@@ -347,7 +368,9 @@ class Memories:
         return outcome
 
     async def _head(self, bank: BankRecord, memory_id: str, now: datetime) -> Head:
-        """What decides about a memory that is there, or can be again. What an earlier bank of that id had is neither."""
+        """What decides about a memory that is there, or can be again. What an earlier bank of that
+        id had is neither.
+        """
         head = await self._reader.head(bank.bank_id, memory_id)
         if (
             head is None
@@ -426,7 +449,9 @@ def _event(
 
 
 def _changed(before: Any, changes: Mapping[str, Any]) -> Any:
-    """`before` with these fields set, validated. Raises `InvalidEventError`, also for a field that there is none of."""
+    """`before` with these fields set, validated. Raises `InvalidEventError`, also for a field that
+    there is none of.
+    """
     kind = type(before)
     check_fields(kind, changes)
     try:

@@ -14,7 +14,9 @@ _OFFSET_DIGITS: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class RevisionOptions:
-    """What is said of the revision that a change leaves. Without `expires_at` the bank decides, or it is kept for 365 days."""
+    """What is said of the revision that a change leaves. Without `expires_at` the bank decides, or
+    it is kept for 365 days.
+    """
 
     disabled: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +43,9 @@ class Near(NamedTuple):
 
 
 class Published(NamedTuple):
-    """A change in `{prefix}.memories`, by the memory, its event, and where it stands in the partition of its key."""
+    """A change in `{prefix}.memories`, by the memory, its event, and where it stands in the
+    partition of its key.
+    """
 
     bank_id: str
     memory_id: str
@@ -54,8 +58,8 @@ class Published(NamedTuple):
 
 
 class MemoryReader(Protocol):
-    """Where memories are read. Each answer has everything that was acknowledged before it was asked for, and nothing that has
-    expired.
+    """Where memories are read. Each answer has everything that was acknowledged before it was asked
+    for, and nothing that has expired.
     """
 
     async def bank(self, bank_id: str) -> BankRecord | None: ...
@@ -64,8 +68,8 @@ class MemoryReader(Protocol):
         """A page of banks, the newest first, and the cursor of the next page."""
 
     async def outcomes(self, published: Sequence[Published]) -> Sequence[Refused | MemoryRecord | None]:
-        """Waits until these changes are decided. Of each why it was refused, or the memory, which may have been changed again
-        since; None if it is gone.
+        """Waits until these changes are decided. Of each why it was refused, or the memory, which
+        may have been changed again since; None if it is gone.
         """
 
     async def head(self, bank_id: str, memory_id: str) -> Head | None:
@@ -83,7 +87,9 @@ class MemoryReader(Protocol):
         limit: int,
         cursor: str | None,
     ) -> tuple[list[Revision], str | None]:
-        """A page of a memory's revisions from this offset on, the newest first, and the cursor of the next page if there is one."""
+        """A page of a memory's revisions from this offset on, the newest first, and the cursor of
+        the next page if there is one.
+        """
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None: ...
 
@@ -109,7 +115,9 @@ class Similarity(Protocol):
 
 
 class MemoryVerbs(Protocol):
-    """What can be done with memories, over whichever way they are reached. `Memories` says what each verb means."""
+    """What can be done with memories, over whichever way they are reached. `Memories` says what
+    each verb means.
+    """
 
     async def create_bank(
         self, bank_id: str | None = None, config: BankConfig | None = None
@@ -190,7 +198,9 @@ class MemoryVerbs(Protocol):
 
 
 def offset_of(cursor: str | None) -> int | None:
-    """Where a list of revisions goes on. Raises `InvalidEventError` for what was not given out here."""
+    """Where a list of revisions goes on. Raises `InvalidEventError` for what was not given out
+    here.
+    """
     if cursor is None:
         return None
     if not cursor.isdecimal() or len(cursor) > _OFFSET_DIGITS:

@@ -1,4 +1,6 @@
-"""Memories read from the log alone, for whoever has no MongoDB: slower the more there is, and always right."""
+"""Memories read from the log alone, for whoever has no MongoDB: slower the more there is, and
+always right.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +34,9 @@ EntryT = TypeVar("EntryT")
 
 @dataclass(frozen=True, slots=True)
 class LoggedMemories:
-    """What partitions of `{prefix}.memories` fold to: memories and heads by key, revisions with the deletion that ends them."""
+    """What partitions of `{prefix}.memories` fold to: memories and heads by key, revisions with the
+    deletion that ends them.
+    """
 
     heads: Mapping[str, Head] = field(default_factory=dict)
     records: Mapping[str, MemoryRecord] = field(default_factory=dict)
@@ -42,7 +46,9 @@ class LoggedMemories:
 
 
 class LogMemoryReader:
-    """A `MemoryReader` that reads whole partitions for each answer, and knows nothing of similarity."""
+    """A `MemoryReader` that reads whole partitions for each answer, and knows nothing of
+    similarity.
+    """
 
     def __init__(self, connection: LogConnection) -> None:
         self._settings = connection.settings
@@ -178,7 +184,9 @@ def _unexpired(record: MemoryRecord | None) -> MemoryRecord | None:
 def _page(
     placed: list[tuple[Place, EntryT]], *, ascending: bool, limit: int, cursor: str | None
 ) -> tuple[list[EntryT], str | None]:
-    """The entries behind the cursor, which says where the last page ended, whatever has come or gone since."""
+    """The entries behind the cursor, which says where the last page ended, whatever has come or
+    gone since.
+    """
     placed.sort(key=itemgetter(0), reverse=not ascending)
     if cursor is not None:
         last = _place_of(cursor)

@@ -34,8 +34,9 @@ def ttl_of_created(bank: BankRecord) -> float | None:
 
 
 def restored(revision: Revision, head: Head, bank: BankRecord, now: datetime) -> Memory:
-    """What an earlier revision held. A memory that is there keeps its expiry. One that is gone gets that of the revision, or,
-    where that is over, as much time as it had then, or what a new one gets.
+    """What an earlier revision held. A memory that is there keeps its expiry. One that is gone gets
+    that of the revision, or, where that is over, as much time as it had then, or what a new one
+    gets.
     """
     assert revision.memory is not None
     expires_at = revision.memory.expires_at

@@ -1,4 +1,6 @@
-"""Recording a model's stream: its chunks go on to the caller untouched, and what they say is published in the background."""
+"""Recording a model's stream: its chunks go on to the caller untouched, and what they say is
+published in the background.
+"""
 
 import asyncio
 import time
@@ -53,7 +55,9 @@ async def record_stream(
 
 
 class _Recording:
-    """One response on its way. A task publishes what has gathered while the one before it was at work."""
+    """One response on its way. A task publishes what has gathered while the one before it was at
+    work.
+    """
 
     def __init__(self, provider: Provider, recorder: Recorder, publish: Publish) -> None:
         self._provider = provider

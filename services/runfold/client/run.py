@@ -64,11 +64,15 @@ class Position(NamedTuple):
     run_id: str
     offset: int
     is_duplicate: bool = False
-    """The log has the event from before. Only known where the log was asked: where an `expected_offset` may have lost."""
+    """The log has the event from before. Only known where the log was asked: where an
+    `expected_offset` may have lost.
+    """
 
 
 class Run:
-    """One run, to publish to and to read back. Get it from `Runfold.open_run`, `Runfold.run` or `Runfold.get_run`."""
+    """One run, to publish to and to read back. Get it from `Runfold.open_run`, `Runfold.run` or
+    `Runfold.get_run`.
+    """
 
     def __init__(
         self,
@@ -81,7 +85,9 @@ class Run:
         is_new: bool = False,
         forwards: bool = True,
     ) -> None:
-        """With `forwards`, changes of shared state are told to those who decide them as soon as they are durable."""
+        """With `forwards`, changes of shared state are told to those who decide them as soon as
+        they are durable.
+        """
         topics = Topics(settings.prefix)
         self._settings = settings
         self._catalog = catalog
@@ -142,17 +148,21 @@ class Run:
     async def publish(self, data: Data | AnyEvent, *, late: bool = False, **envelope: Any) -> Position:
         """Appends one event and returns once it is durable.
 
-        `envelope` takes what `event` takes. `late` says that the event belongs to the run although that has ended.
+        `envelope` takes what `event` takes. `late` says that the event belongs to the run although
+        that has ended.
 
-        Raises `InvalidEventError`, `EventTooLargeError`, `RunEndedError`, `RejectedError` where `expected_offset` lost or
-        somebody else has ended the run, and `UnavailableError`; after that one, publishing the same event (or the same `event_id`) again is safe.
+        Raises `InvalidEventError`, `EventTooLargeError`, `RunEndedError`, `RejectedError` where
+        `expected_offset` lost or somebody else has ended the run, and `UnavailableError`; after
+        that one, publishing the same event (or the same `event_id`) again is safe.
         """
         return await (await self._post(data, late=late, **envelope))
 
     async def send(
         self, data: Data | AnyEvent, *, late: bool = False, **envelope: Any
     ) -> asyncio.Task[Position]:
-        """As `publish`, but returns once the event is on its way: await the task, or `flush`, for its position."""
+        """As `publish`, but returns once the event is on its way: await the task, or `flush`, for
+        its position.
+        """
         return self._tracked(await self._post(data, late=late, **envelope))
 
     async def publish_batch(self, batch: Iterable[Data | AnyEvent], *, late: bool = False) -> list[Position]:
@@ -177,7 +187,9 @@ class Run:
         return [Position(self.run_id, first.offset + index) for index in range(len(events))]
 
     async def flush(self) -> None:
-        """Waits for everything that was sent; raises the first error of it that nobody who awaited the task was told."""
+        """Waits for everything that was sent; raises the first error of it that nobody who awaited
+        the task was told.
+        """
         pending = list(self._pending)
         if pending:
             await asyncio.wait(pending)
@@ -220,7 +232,9 @@ class Run:
                     yield admitted
 
     async def ended_before(self, offset: int, *, not_before: int = 0) -> bool:
-        """Whether the log had ended before `offset`; it is known that it had not before `not_before`."""
+        """Whether the log had ended before `offset`; it is known that it had not before
+        `not_before`.
+        """
         async for records in read(self._settings, self._topic, first_offset=not_before, end=offset):
             if any(_may_end(record) for record in records):
                 break
@@ -249,19 +263,25 @@ class Run:
         *,
         lossy: Lossy = "refuse",
     ) -> list[Message] | Encoded:
-        """The transcript to hand to a model provider, rebuilt from the log; with `format`, as its request.
+        """The transcript to hand to a model provider, rebuilt from the log; with `format`, as its
+        request.
 
-        Raises `InexpressibleError` for a part that the provider has no form for, unless `lossy` is "drop".
+        Raises `InexpressibleError` for a part that the provider has no form for, unless `lossy` is
+        "drop".
         """
         messages = build_messages_from_log(await self._log())
         return messages if format is None else encode(messages, format, lossy=lossy)
 
     async def faults(self, provider: Provider, *, thinking: bool = False) -> list[Fault]:
-        """Everything for which the provider would refuse the run's ledger; `thinking` says whether it is asked to think."""
+        """Everything for which the provider would refuse the run's ledger; `thinking` says whether
+        it is asked to think.
+        """
         return validate(await self.ledger(), provider, thinking=thinking)
 
     async def repair(self) -> list[Position]:
-        """Appends what makes every provider accept the ledger, also to a run that has ended. Nothing if it is right."""
+        """Appends what makes every provider accept the ledger, also to a run that has ended.
+        Nothing if it is right.
+        """
         return await self.publish_batch(mend(await self._log()), late=True)
 
     async def _log(self) -> list[tuple[int, AnyEvent]]:
@@ -280,11 +300,13 @@ class Run:
         request: Encoded | None = None,
         **envelope: Any,
     ) -> list[Position]:
-        """Publishes a model's response, as its SDK or decoded JSON gives it, and returns once that is durable.
+        """Publishes a model's response, as its SDK or decoded JSON gives it, and returns once that
+        is durable.
 
-        `request` is what `ledger(format)` gave, where it renamed tools. `provider` need be named only where the response
-        does not show it. `envelope` takes what `event` takes. Whatever the response holds is kept: what is unknown as it
-        is, what is wrong with a fault on its last event.
+        `request` is what `ledger(format)` gave, where it renamed tools. `provider` need be named
+        only where the response does not show it. `envelope` takes what `event` takes. Whatever the
+        response holds is kept: what is unknown as it is, what is wrong with a fault on its last
+        event.
         """
         named = provider or provider_of(response)
         recording = recorder(named, tool_names=request.tool_names if request else None)
@@ -301,10 +323,11 @@ class Run:
         request: Encoded | None = None,
         **envelope: Any,
     ) -> AsyncGenerator[ChunkT, None]:
-        """Hands on the chunks of a model's stream untouched, and publishes what they say in the background.
+        """Hands on the chunks of a model's stream untouched, and publishes what they say in the
+        background.
 
-        When the stream has ended, all of it is durable. A stream that breaks off, or that is closed early, leaves what
-        arrived, marked unfinished. Takes what `record` takes.
+        When the stream has ended, all of it is durable. A stream that breaks off, or that is closed
+        early, leaves what arrived, marked unfinished. Takes what `record` takes.
         """
         tool_names = request.tool_names if request else {}
         publish = partial(self._publish_said, **envelope)
@@ -352,7 +375,8 @@ class Run:
     async def _acknowledged(self, ack: Ack, events: list[AnyEvent], sent_at: float) -> Position:
         position = Position(self.run_id, (await self._publisher.wait(ack)).offset)
         if time.monotonic() - self._awake_since > self._settings.park_seconds / 2:
-            # The acknowledgement took so long that the run may have been parked before the record was appended.
+            # The acknowledgement took so long that the run may have been parked before the record
+            # was appended.
             await self._ring()
         else:
             self._awake_since = max(self._awake_since, sent_at)
@@ -365,7 +389,9 @@ class Run:
         return position._replace(is_duplicate=outcomes[0] == "duplicate")
 
     async def _outcomes(self, events: list[AnyEvent], *, first_offset: int) -> list[Outcome]:
-        """What has become of the events: asked of the log where it may have refused one, else as it is known here."""
+        """What has become of the events: asked of the log where it may have refused one, else as it
+        is known here.
+        """
         end = first_offset + len(events)
         is_known = first_offset == self._known_offset
         if is_known:
@@ -430,7 +456,9 @@ def _check_expectations(events: Sequence[AnyEvent]) -> None:
 
 
 def _may_be_refused(events: Sequence[AnyEvent], *, ended: bool) -> bool:
-    """Whether one of the events opens a run again, or comes to one that may have ended (`ended`), or been answered, before."""
+    """Whether one of the events opens a run again, or comes to one that may have ended (`ended`),
+    or been answered, before.
+    """
     for event in events:
         # Of two answers to one trigger both have the same id, and each creates other memories.
         if event.type == "run_opened" or (ended and event.type in (*LIFECYCLE, "memories_generated")):
@@ -440,7 +468,8 @@ def _may_be_refused(events: Sequence[AnyEvent], *, ended: bool) -> bool:
 
 
 def _has_untold_error(task: asyncio.Task[Position]) -> bool:
-    # asyncio's own note for "exception was never retrieved"; asking for the exception would count as being told.
+    # asyncio's own note for "exception was never retrieved"; asking for the exception would count
+    # as being told.
     return task.done() and task._log_traceback  # noqa: SLF001
 
 

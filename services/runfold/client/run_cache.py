@@ -1,7 +1,8 @@
 """The runs that a process publishes to, call by call.
 
-A `Run` of the client remembers when it last woke the projector and whether it has ended. So one object serves all calls
-that name its run, instead of a bell for each of them; the runs that were used last are kept.
+A `Run` of the client remembers when it last woke the projector and whether it has ended. So one
+object serves all calls that name its run, instead of a bell for each of them; the runs that were
+used last are kept.
 """
 
 from collections import OrderedDict
@@ -23,7 +24,9 @@ class Runs:
         return self._kept(await runfold.get_run(run_id))
 
     async def open(self, runfold: Runfold, **options: Any) -> tuple[Run, bool]:
-        """The run, and whether this call has opened it. Takes and raises what `Runfold.open_run` does."""
+        """The run, and whether this call has opened it. Takes and raises what `Runfold.open_run`
+        does.
+        """
         run = await runfold.open_run(**options)
         return self._kept(run), run.is_new
 

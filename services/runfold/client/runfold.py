@@ -37,7 +37,8 @@ from runfold_schemas.topics import check_id, check_session_id
 
 
 class Runfold:
-    """A connection to the log. Use it as an async context manager; one serves a whole process and any number of runs.
+    """A connection to the log. Use it as an async context manager; one serves a whole process and
+    any number of runs.
 
     Args:
         kafka: `bootstrap.servers`, host:port, several by comma.
@@ -67,12 +68,15 @@ class Runfold:
 
     @property
     def memories(self) -> Memories:
-        """Memories, read from the log alone likewise: without similarity, which needs the services."""
+        """Memories, read from the log alone likewise: without similarity, which needs the
+        services.
+        """
         return Memories(self.connection, LogMemoryReader(self.connection))
 
     @asynccontextmanager
     async def run(self, *, agent_id: str, **options: Any) -> AsyncIterator[Run]:
-        """A run for the length of the block: completed when it is left, failed with the error when an exception leaves it.
+        """A run for the length of the block: completed when it is left, failed with the error when
+        an exception leaves it.
 
         Takes what `open_run` takes.
         """
@@ -99,10 +103,11 @@ class Runfold:
         pending: bool = False,
         started_at: datetime | None = None,
     ) -> Run:
-        """Opens a run, or takes up the run of that id: opening twice is the same run. It starts now, or at `started_at`.
+        """Opens a run, or takes up the run of that id: opening twice is the same run. It starts
+        now, or at `started_at`.
 
-        Raises `RunConflictError` where the id belongs to another agent or session, `InvalidIdError`, `InvalidEventError`,
-        `UnavailableError`.
+        Raises `RunConflictError` where the id belongs to another agent or session,
+        `InvalidIdError`, `InvalidEventError`, `UnavailableError`.
         """
         for name, given in (("agent_id", agent_id), ("run_id", run_id)):
             if given is not None:
@@ -131,7 +136,9 @@ class Runfold:
         return self.connection.run_of(standing, turn_id=turn_id)
 
     async def get_run(self, run_id: str, *, turn_id: str | None = None) -> Run:
-        """The run of that id, to publish to it or to read it. Raises `RunNotFoundError`, `UnavailableError`."""
+        """The run of that id, to publish to it or to read it. Raises `RunNotFoundError`,
+        `UnavailableError`.
+        """
         life = await self.connection.catalog.lookup(check_id(run_id, name="run_id"))
         if life is None or life.deleted:
             raise RunNotFoundError(run_id)
@@ -155,7 +162,9 @@ class Runfold:
         ]
 
     async def history(self, *, session_id: str | None = None) -> AsyncIterator[tuple[Run, Admitted]]:
-        """The log of every run, or of a session's runs, one run after the other in the order of their opening."""
+        """The log of every run, or of a session's runs, one run after the other in the order of
+        their opening.
+        """
         for run in await (self.runs() if session_id is None else self.session_runs(session_id)):
             async for admitted in run.history():
                 yield run, admitted
@@ -164,7 +173,9 @@ class Runfold:
         return (life for life in self.connection.catalog.lives() if not life.deleted)
 
     async def _first_life(self, opened: Life) -> Life:
-        """The life that stands, which is the first in the catalog's order; `opened` goes if it is another one."""
+        """The life that stands, which is the first in the catalog's order; `opened` goes if it is
+        another one.
+        """
         standing = await self.connection.catalog.lookup(opened.run_id)
         if standing is None or standing.log_id == opened.log_id:
             return opened
@@ -199,14 +210,17 @@ def _check_owner(life: Life, *, agent_id: str, session_id: str | None) -> None:
 
 
 async def _fail(run: Run, error: BaseException) -> None:
-    """The error that left the block is the one to raise, also where the run cannot be told of it."""
+    """The error that left the block is the one to raise, also where the run cannot be told of
+    it.
+    """
     try:
         await run.flush()
     except RunfoldError as failure:
         error.add_note(f"an event of run {run.run_id!r} was not published: {failure}")
     if run.ended:
         return
-    # Any error can be told: cut as the record would cut it, and without the halves of surrogate pairs.
+    # Any error can be told: cut as the record would cut it, and without the halves of surrogate
+    # pairs.
     told = f"{type(error).__name__}: {error}"[:ERROR_LENGTH_MAX].encode(errors="replace").decode()
     try:
         await run.fail(told)

@@ -14,9 +14,9 @@ from runfold_schemas.events import ENDINGS, AnyEvent
 
 @dataclass(frozen=True, slots=True)
 class EventsWanted:
-    """Which of a session's events to read: of these kinds, within these offsets, at this time or later, only the last
-    `newest` of them, and of those the first `limit`. What is None or empty does not restrict. What happened to the run
-    itself is only among them where its kind is named.
+    """Which of a session's events to read: of these kinds, within these offsets, at this time or
+    later, only the last `newest` of them, and of those the first `limit`. What is None or empty
+    does not restrict. What happened to the run itself is only among them where its kind is named.
     """
 
     types: frozenset[str] = frozenset()
@@ -67,7 +67,9 @@ class Session:
 
 
 class SessionReader(Protocol):
-    """Where sessions are read. Each answer has everything that was acknowledged before it was asked for."""
+    """Where sessions are read. Each answer has everything that was acknowledged before it was asked
+    for.
+    """
 
     async def find(self, session_id: str) -> SessionRecord | None:
         """The session's own facts, also if it has expired."""
@@ -95,7 +97,9 @@ def has_expired(record: SessionRecord, now: datetime) -> bool:
 
 
 class SessionVerbs(Protocol):
-    """What can be done with sessions, in this process or over HTTP. `Sessions` says what each of them raises."""
+    """What can be done with sessions, in this process or over HTTP. `Sessions` says what each of
+    them raises.
+    """
 
     async def create(
         self,

@@ -1,4 +1,6 @@
-"""Sessions read from the log alone, for whoever has no MongoDB: slower the more there is, and always right."""
+"""Sessions read from the log alone, for whoever has no MongoDB: slower the more there is, and
+always right.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -77,7 +79,9 @@ class LogSessionReader:
 
 
 async def fold_shared(settings: LogSettings, partitions: Iterable[int]) -> SharedFold:
-    """What these partitions of `{prefix}.sessions` fold to, from their beginning to their end as it is now."""
+    """What these partitions of `{prefix}.sessions` fold to, from their beginning to their end as it
+    is now.
+    """
     folded = SharedFold({})
     topic = Topics(settings.prefix).sessions
     for partition in partitions:

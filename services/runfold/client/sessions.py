@@ -1,12 +1,14 @@
-"""Sessions: a conversation with its state, over however many processes. What a session is told stands in the log of its run.
+"""Sessions: a conversation with its state, over however many processes. What a session is told
+stands in the log of its run.
 
     sessions = runfold.sessions
     session = await sessions.create(app="shop", user="u-1", state={"user:language": "en"})
     await sessions.append(session.session_id, UserMessage(message="Hello"), state_delta={"step": 1})
     (await sessions.view(session.session_id)).state
 
-State has scopes by the beginnings of its keys: `app:` is shared by all users of an app, `user:` by all sessions of a user,
-`temp:` is never stored, and all else is the session's own. Writing needs Kafka; what is read is a `SessionReader`'s matter.
+State has scopes by the beginnings of its keys: `app:` is shared by all users of an app, `user:` by
+all sessions of a user, `temp:` is never stored, and all else is the session's own. Writing needs
+Kafka; what is read is a `SessionReader`'s matter.
 """
 
 import json
@@ -85,7 +87,8 @@ class Sessions:
         ttl: timedelta | None = None,
         expires_at: datetime | None = None,
     ) -> Session:
-        """A new session, of a new id unless one is given. Raises `SessionConflictError` where that is taken.
+        """A new session, of a new id unless one is given. Raises `SessionConflictError` where that
+        is taken.
 
         It expires `ttl` from now, or at `expires_at`.
         """
@@ -122,7 +125,9 @@ class Sessions:
         return _new_session(record, opening, values)
 
     async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session:
-        """The session with its state, and with its events if they are wanted. Raises `SessionNotFoundError`."""
+        """The session with its state, and with its events if they are wanted. Raises
+        `SessionNotFoundError`.
+        """
         record = await self._standing(session_id)
         try:
             return await self._reader.view(record, wanted)
@@ -142,16 +147,20 @@ class Sessions:
         return await self._reader.values([user_scope(check_id(app, name="app"), user)])
 
     async def append(self, session_id: str, data: Data | AnyEvent, **envelope: Any) -> Position:
-        """Appends one event; `envelope` takes what `Run.event` takes, `state_delta` and `expected_offset` among it.
+        """Appends one event; `envelope` takes what `Run.event` takes, `state_delta` and
+        `expected_offset` among it.
 
-        Returns once the event is durable, and what it changes of shared state. Raises `SessionNotFoundError`,
-        `SessionEndedError`, `EventTooLargeError`, and `RejectedError` where `expected_offset` lost.
+        Returns once the event is durable, and what it changes of shared state. Raises
+        `SessionNotFoundError`, `SessionEndedError`, `EventTooLargeError`, and `RejectedError` where
+        `expected_offset` lost.
         """
         [position] = await self._append(session_id, [data], envelope)
         return position
 
     async def append_batch(self, session_id: str, batch: Iterable[Data | AnyEvent]) -> list[Position]:
-        """Appends several events as one: all or none of them. Raises as `append` does, but for `RejectedError`."""
+        """Appends several events as one: all or none of them. Raises as `append` does, but for
+        `RejectedError`.
+        """
         return await self._append(session_id, list(batch), {})
 
     async def run_id(self, session_id: str) -> str:
@@ -167,8 +176,8 @@ class Sessions:
         ttl: timedelta | None = None,
         expires_at: datetime | None = None,
     ) -> Session:
-        """Merges labels, sets the name, or lets the session expire: `ttl` from now, or at `expires_at`. What is None stays as
-        it is.
+        """Merges labels, sets the name, or lets the session expire: `ttl` from now, or at
+        `expires_at`. What is None stays as it is.
 
         Raises `SessionNotFoundError`, `SessionEndedError`.
         """
@@ -191,7 +200,9 @@ class Sessions:
         return await self._reader.view(changed, None)
 
     async def end(self, session_id: str) -> Session:
-        """Ends the session: nothing can be appended any more. Raises `SessionNotFoundError`, `SessionEndedError`."""
+        """Ends the session: nothing can be appended any more. Raises `SessionNotFoundError`,
+        `SessionEndedError`.
+        """
         opened = await self._opened_as(await self._standing(session_id))
         async with self._told_of_session(opened):
             try:
@@ -201,7 +212,9 @@ class Sessions:
         return await self.view(session_id)
 
     async def delete(self, session_id: str) -> None:
-        """Deletes the session with its events and its runs; shared state stays. Raises `SessionNotFoundError`."""
+        """Deletes the session with its events and its runs; shared state stays. Raises
+        `SessionNotFoundError`.
+        """
         await self._delete(await self._standing(session_id))
 
     async def _make_room(self, session_id: str, now: datetime) -> None:
@@ -213,7 +226,8 @@ class Sessions:
 
     async def _delete(self, record: SessionRecord) -> None:
         now = datetime.now(UTC)
-        # Whoever goes on appending at this moment, with an expectation, is refused by the log itself.
+        # Whoever goes on appending at this moment, with an expectation, is refused by the log
+        # itself.
         canceled = new_event(
             RunCanceled(reason="its session was deleted"),
             event_id=new_event_id(),
@@ -238,8 +252,8 @@ class Sessions:
         return record
 
     async def _opened(self, session_id: str) -> "_Open":
-        """What is needed to append. What was opened before is used again, and looked up anew from time to time: another
-        process may have let it expire.
+        """What is needed to append. What was opened before is used again, and looked up anew from
+        time to time: another process may have let it expire.
         """
         known = self._open.get(session_id)
         if known is not None and self._is_current(known):
@@ -272,7 +286,9 @@ class Sessions:
         return await self._publish(opened, _events(opened.run, batch, envelope))
 
     async def _publish(self, opened: "_Open", events: Sequence[AnyEvent]) -> list[Position]:
-        """Appends what is one record batch, and tells those who decide what it changes of shared state."""
+        """Appends what is one record batch, and tells those who decide what it changes of shared
+        state.
+        """
         if not events:
             return []
         events = [_checked(event, opened.run) for event in events]
@@ -287,8 +303,8 @@ class Sessions:
         return positions
 
     async def _check_not_late(self, opened: "_Open", positions: Sequence[Position]) -> None:
-        """The log takes events after its end as late ones. So where somebody else has appended since we knew the end, it is
-        asked whether that was an ending. Raises `RunEndedError`.
+        """The log takes events after its end as late ones. So where somebody else has appended
+        since we knew the end, it is asked whether that was an ending. Raises `RunEndedError`.
         """
         first_offset, known = positions[0].offset, opened.next_offset
         opened.next_offset = max(known, first_offset + len(positions))
@@ -297,7 +313,9 @@ class Sessions:
 
     @asynccontextmanager
     async def _told_of_session(self, opened: "_Open", events: Sequence[AnyEvent] = ()) -> AsyncIterator[None]:
-        """A run that has ended is a session that has, or one that was deleted: then the log was sealed."""
+        """A run that has ended is a session that has, or one that was deleted: then the log was
+        sealed.
+        """
         try:
             yield
         except InvalidEventError:
@@ -341,7 +359,9 @@ class Sessions:
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[list[Session], str | None]:
-        """A page of sessions, the newest first, with their state, and the cursor of the next page."""
+        """A page of sessions, the newest first, with their state, and the cursor of the next
+        page.
+        """
         return await self._reader.list(app=app, user=user, labels=labels or {}, limit=limit, cursor=cursor)
 
 
@@ -355,7 +375,9 @@ class _Open:
 
 
 def checked_state(delta: Mapping[str, Any], *, field: str = "state_delta") -> dict[str, Any]:
-    """What of `delta` is stored. Raises `InvalidEventError` naming the key whose value JSON cannot carry exactly."""
+    """What of `delta` is stored. Raises `InvalidEventError` naming the key whose value JSON cannot
+    carry exactly.
+    """
     stored = without_temporary(delta)
     for key, value in stored.items():
         try:
@@ -378,7 +400,9 @@ def _events(run: Run, batch: Sequence[Data | AnyEvent], envelope: Mapping[str, A
 
 
 def _shared(events: Iterable[AnyEvent], *, app: str, user: str) -> list[Forward]:
-    """What the events change that others share. Raises `EventTooLargeError` where that could not be forwarded."""
+    """What the events change that others share. Raises `EventTooLargeError` where that could not be
+    forwarded.
+    """
     shared = [one for event in events if changes_shared(event) for one in forwards(event, app=app, user=user)]
     for forward in shared:
         if not fits(forward):

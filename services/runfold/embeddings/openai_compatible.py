@@ -1,7 +1,7 @@
 """An embedder behind HTTP: any endpoint that answers `POST {url}/embeddings` as OpenAI's does.
 
-Errors of a moment are met by asking again, a few times, and then an `UnavailableError`. What asking again does not cure is a
-`ConfigurationError` that names the setting.
+Errors of a moment are met by asking again, a few times, and then an `UnavailableError`. What asking
+again does not cure is a `ConfigurationError` that names the setting.
 """
 
 import asyncio
@@ -19,7 +19,9 @@ from runfold_schemas.errors import ConfigurationError, UnavailableError
 
 _SERVER: Final = "The embedding endpoint"
 _BATCH_MAX: Final = 32
-"""Texts in one request. The longest of them are 256,000 bytes, and no more tokens: OpenAI's limit is 300,000."""
+"""Texts in one request. The longest of them are 256,000 bytes, and no more tokens: OpenAI's limit
+is 300,000.
+"""
 _RETRIES: Final = 3
 _DETAIL_MAX: Final = 300
 _SETTINGS_BY_STATUS: Final[Mapping[int, str]] = {
@@ -151,8 +153,8 @@ def _endpoint(url: str) -> httpx.URL:
 
 
 def _space(model: str, url: httpx.URL, dimensions: int | None) -> str:
-    """The name of the space of vectors: what one endpoint calls by a name may be another model than elsewhere. An address may
-    have a key in it, so it is told by its hash.
+    """The name of the space of vectors: what one endpoint calls by a name may be another model than
+    elsewhere. An address may have a key in it, so it is told by its hash.
     """
     asked = f"{url} {dimensions or ''}".encode()
     return f"{model}@{sha256(asked).hexdigest()[:16]}"

@@ -1,7 +1,9 @@
-"""The answer to a trigger: what a generation makes of memories, as one event in the run whose log has the trigger.
+"""The answer to a trigger: what a generation makes of memories, as one event in the run whose log
+has the trigger.
 
-The answer's id follows from the trigger's. So of two answers the log takes the first, and whoever comes second goes on with that one.
-Its changes are forwarded under the answer's id, where each counts once, however often it is forwarded.
+The answer's id follows from the trigger's. So of two answers the log takes the first, and whoever
+comes second goes on with that one. Its changes are forwarded under the answer's id, where each
+counts once, however often it is forwarded.
 """
 
 import asyncio
@@ -122,8 +124,9 @@ def stored(
     run_id: str | None = None,
     bank_created_by: str | None = None,
 ) -> dict[str, Any]:
-    """What a trigger says of what is wanted, and of where to find it: by default, in its own log. With `bank_created_by` it has
-    no answer any more when the bank is another one than that event has made.
+    """What a trigger says of what is wanted, and of where to find it: by default, in its own log.
+    With `bank_created_by` it has no answer any more when the bank is another one than that event
+    has made.
     """
     said = {
         "options": _OPTIONS.dump_python(options, mode="json", exclude_unset=True),
@@ -138,7 +141,8 @@ def stored(
 class Answers:
     """Consolidates facts with the memories of their scope, and makes what follows from them true.
 
-    Raises what `Memories.change_all` and the model raise, and `MemoryChangedError` where others kept changing the same memories.
+    Raises what `Memories.change_all` and the model raise, and `MemoryChangedError` where others
+    kept changing the same memories.
     """
 
     def __init__(self, memories: Memories, model: MemoryModel | None) -> None:
@@ -147,7 +151,9 @@ class Answers:
         self._scopes: WeakValueDictionary[object, asyncio.Lock] = WeakValueDictionary()
 
     async def bank(self, trigger: Trigger) -> BankRecord:
-        """The bank that the trigger means. Raises `BankNotFoundError`, also where one was created anew with its id."""
+        """The bank that the trigger means. Raises `BankNotFoundError`, also where one was created
+        anew with its id.
+        """
         bank = await self._memories.bank(trigger.data.bank_id)
         if trigger.bank_created_by not in (None, bank.created_by):
             raise BankNotFoundError(bank.bank_id)
@@ -184,7 +190,9 @@ class Answers:
         raise MemoryChangedError(data.bank_id, _refused(outcomes))
 
     async def finish(self, trigger: Trigger) -> None:
-        """Tries again what was refused of the answer in the log, where whoever has answered did not live to do so."""
+        """Tries again what was refused of the answer in the log, where whoever has answered did not
+        live to do so.
+        """
         data, bank = trigger.data, await self.bank(trigger)
         async with self._alone(bank.bank_id, data.scope):
             standing = await _in_log(trigger, end=None)
@@ -223,7 +231,9 @@ class Answers:
         return nearby
 
     async def _logged(self, trigger: Trigger, changes: Sequence[Change]) -> Outcomes:
-        """What the answer that stands has made of memories, which is another one if somebody was faster."""
+        """What the answer that stands has made of memories, which is another one if somebody was
+        faster.
+        """
         return await self._made(trigger, await _standing(trigger, _answer(trigger, changes)))
 
     async def _made(self, trigger: Trigger, standing: MemoriesGenerated) -> Outcomes:
@@ -234,7 +244,9 @@ class Answers:
         return list(zip(agreed, refusals, strict=True))
 
     def _alone(self, bank_id: str, scope: Mapping[str, str]) -> asyncio.Lock:
-        """One generation at a time for each scope, or two that learn the same would both create it. Other processes may."""
+        """One generation at a time for each scope, or two that learn the same would both create it.
+        Other processes may.
+        """
         key = (bank_id, frozenset(scope.items()))
         return self._scopes.setdefault(key, asyncio.Lock())
 
@@ -292,7 +304,8 @@ async def _asked_again(trigger: Trigger, facts: Sequence[Fact]) -> Trigger:
     asked = trigger.data.model_copy(update={"options": wanted})
     event = trigger.run.event(asked, event_id=derived_id("again", trigger.event.event_id))
     await trigger.run.publish(event, late=True)
-    # Somebody else may have asked the same before, and answered: so not the offset of this one, which may count for nothing.
+    # Somebody else may have asked the same before, and answered: so not the offset of this one,
+    # which may count for nothing.
     return Trigger(trigger.run, event, trigger.offset)
 
 
@@ -311,7 +324,9 @@ def _of(change: Change) -> Generated:
 
 
 def _left(outcomes: Outcomes, facts: Sequence[Fact]) -> list[Fact]:
-    """The facts behind changes that were refused. What was to be deleted and is gone already needs nothing more."""
+    """The facts behind changes that were refused. What was to be deleted and is gone already needs
+    nothing more.
+    """
     return [
         fact
         for change, refused in outcomes
@@ -321,8 +336,8 @@ def _left(outcomes: Outcomes, facts: Sequence[Fact]) -> list[Fact]:
 
 
 def _behind(change: Change, facts: Sequence[Fact]) -> list[Fact]:
-    """Those of the facts that the change follows from. If another answer stands, it may follow from others, of whose topics only
-    a new memory tells.
+    """Those of the facts that the change follows from. If another answer stands, it may follow from
+    others, of whose topics only a new memory tells.
     """
     texts = dict.fromkeys(one.fact for one in change.extracted)
     known = [fact for fact in facts if fact.text in texts]

@@ -1,4 +1,6 @@
-"""Decisions as changes of memories: with the times to live of the bank, metadata, and what the revision says."""
+"""Decisions as changes of memories: with the times to live of the bank, metadata, and what the
+revision says.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -72,7 +74,9 @@ def _created(
 def _updated(
     decision: Decision, before: MemoryRecord, bank: BankRecord, options: GenerationOptions, now: datetime
 ) -> Memory:
-    """What was there with another text, and a new time to live where the bank gives one to updated memories."""
+    """What was there with another text, and a new time to live where the bank gives one to updated
+    memories.
+    """
     config, known = bank.config, before.memory
     ttl = config.generate_updated_ttl_seconds or config.memory_ttl_seconds
     memory = _memory(

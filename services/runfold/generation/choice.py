@@ -10,7 +10,9 @@ from runfold_schemas.errors import ConfigurationError
 
 @asynccontextmanager
 async def chosen_model(settings: Settings) -> AsyncIterator[MemoryModel | None]:
-    """The model for the length of the block; None where none is named. Raises `ConfigurationError` where it cannot be used."""
+    """The model for the length of the block; None where none is named. Raises `ConfigurationError`
+    where it cannot be used.
+    """
     if settings.generation_model is None:
         yield None
         return

@@ -1,8 +1,9 @@
 """Memories of completed runs, for the agents that a bank names: `BankConfig.agents`.
 
-The catalog says which runs have ended. Processes share it as one consumer group, whose position is committed when the trigger
-stands in a log: so a run that completes after its agent was named is remembered, also if no process was there at that moment. The
-log's id and the trigger's follow from the run's, so there is one generation for each bank, however often the catalog is read.
+The catalog says which runs have ended. Processes share it as one consumer group, whose position is
+committed when the trigger stands in a log: so a run that completes after its agent was named is
+remembered, also if no process was there at that moment. The log's id and the trigger's follow from
+the run's, so there is one generation for each bank, however often the catalog is read.
 """
 
 import asyncio
@@ -37,7 +38,9 @@ _log = logging.getLogger(__name__)
 
 
 class CompletedRuns:
-    """Use it as an async context manager, around which `tending` stands, whose matter the answers are."""
+    """Use it as an async context manager, around which `tending` stands, whose matter the answers
+    are.
+    """
 
     def __init__(self, settings: Settings, tending: Tending) -> None:
         self._settings = settings
@@ -73,7 +76,9 @@ class CompletedRuns:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _take(self, entries: Sequence[Entry]) -> None:
-        """Returns when a trigger stands in a log for every run that is to be remembered, and can be."""
+        """Returns when a trigger stands in a log for every run that is to be remembered, and can
+        be.
+        """
         ended = [
             entry
             for entry, _ in entries
@@ -99,7 +104,9 @@ class CompletedRuns:
                     await self._ask_if_possible(bank, life)
 
     async def _ask_if_possible(self, bank: BankRecord, life: Life) -> None:
-        """Passes over a run that never can be remembered, or all that come behind it would wait for ever."""
+        """Passes over a run that never can be remembered, or all that come behind it would wait for
+        ever.
+        """
         try:
             await self._ask(bank, life)
         except RunfoldError as error:

@@ -1,4 +1,5 @@
-"""What becomes of a scope's memories when facts are learned: decisions, and the one question to the model among them.
+"""What becomes of a scope's memories when facts are learned: decisions, and the one question to the
+model among them.
 
 1. A fact that a memory holds already, letter by letter, updates that memory and leaves its text.
 2. What is left goes to the model with the memories that are near to it. A decision counts only if it names new facts and a memory
@@ -29,12 +30,16 @@ _ACTIONS_MAX: Final = 200
 _log = logging.getLogger(__name__)
 
 Nearby = Callable[[str], Awaitable[Sequence[Near]]]
-"""The memories of the scope that are nearest to a text and may be consolidated with, the nearest first."""
+"""The memories of the scope that are nearest to a text and may be consolidated with, the nearest
+first.
+"""
 
 
 @dataclass(slots=True)
 class Decision:
-    """What becomes of one memory, and the facts that it follows from. A new memory has no `before`, a deleted one no `text`."""
+    """What becomes of one memory, and the facts that it follows from. A new memory has no `before`,
+    a deleted one no `text`.
+    """
 
     kind: Literal["create", "update", "delete"]
     text: str
@@ -45,8 +50,9 @@ class Decision:
 async def consolidate(
     facts: Sequence[Fact], *, nearby: Nearby | None, model: MemoryModel | None
 ) -> list[Decision]:
-    """The decisions that follow from the facts, at most one about each memory. Without `nearby` each fact is a new memory, also
-    one that was told twice. Raises what `nearby` and the model raise.
+    """The decisions that follow from the facts, at most one about each memory. Without `nearby`
+    each fact is a new memory, also one that was told twice. Raises what `nearby` and the model
+    raise.
     """
     if nearby is None:
         return [Decision("create", fact.text, (fact,)) for fact in facts]
@@ -77,7 +83,9 @@ class _Deciding:
                 del self._open[place]
 
     async def ask(self, model: MemoryModel) -> None:
-        """What the model makes of the facts that are left, where there is something that it could make them a part of."""
+        """What the model makes of the facts that are left, where there is something that it could
+        make them a part of.
+        """
         shown, facts = self._shown(), list(self._open.items())
         if not shown or not facts:
             return
@@ -110,7 +118,9 @@ class _Deciding:
         self._open.clear()
 
     def _shown(self) -> list[MemoryRecord]:
-        """The memories near to facts that are left, the nearest first, but for those that are decided about."""
+        """The memories near to facts that are left, the nearest first, but for those that are
+        decided about.
+        """
         near = sorted((near for place in self._open for near in self._near[place]), key=_distance)
         records = {near.record.memory_id: near.record for near in near if self._is_free(near.record)}
         return list(records.values())[:_SHOWN_MAX]

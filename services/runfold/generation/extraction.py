@@ -24,7 +24,9 @@ async def extract(
     scope: Mapping[str, str],
     allowed: Sequence[MemoryTopic] = (),
 ) -> list[Fact]:
-    """The facts of the conversation that belong to the bank's topics. Nothing is asked about an empty one. Raises what the model does."""
+    """The facts of the conversation that belong to the bank's topics. Nothing is asked about an
+    empty one. Raises what the model does.
+    """
     told = brief(config, scope, allowed)
     if not conversation or not told.topics:
         return []

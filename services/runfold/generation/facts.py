@@ -27,7 +27,9 @@ _NEGATIONS: Final = frozenset(_NEGATING.split())
 _LIGHT: Final = frozenset({"a", "an", "the", "this", "user", "also", "please", "really", "very"})
 
 _SAME_WORDS_DISTANCE: Final = 0.3
-"""Where only an article or a plural differs the local model sees up to 0.25; another order of the words may be another fact."""
+"""Where only an article or a plural differs the local model sees up to 0.25; another order of the
+words may be another fact.
+"""
 
 
 class Learned(NamedTuple):
@@ -60,9 +62,10 @@ def normalised(text: str) -> str:
 
 
 def are_one(one: str, other: str, *, distance: float) -> bool:
-    """Whether two texts at this distance are one fact in other words. A missed duplicate is only a repetition, a false one loses a
-    fact: so both are near to each other, and those words are the same that vectors tell little of; and if they are not very
-    near, then all words are that carry something.
+    """Whether two texts at this distance are one fact in other words. A missed duplicate is only a
+    repetition, a false one loses a fact: so both are near to each other, and those words are the
+    same that vectors tell little of; and if they are not very near, then all words are that carry
+    something.
     """
     if not _may_be_one(one, other):
         return False
@@ -72,7 +75,9 @@ def are_one(one: str, other: str, *, distance: float) -> bool:
 
 
 def _may_be_one(one: str, other: str) -> bool:
-    """Vectors tell little of numbers, of names and of negations, and nothing of what is not in their vocabulary."""
+    """Vectors tell little of numbers, of names and of negations, and nothing of what is not in
+    their vocabulary.
+    """
     return (
         Counter(_NUMBER.findall(one)) == Counter(_NUMBER.findall(other))
         and _negations(one) == _negations(other)

@@ -3,8 +3,9 @@
     generator = Generator(memories, runfold, model)
     await generator.generate("travel", {"user": "ann"}, DirectFacts([Fact(text="Prefers window seats")]))
 
-Facts that no model is asked about change memories directly. Whatever needs the model has a run of its own for its log: the contents,
-the trigger (`GenerationRequested`), and one answer (`MemoriesGenerated`). The run's agent is the bank.
+Facts that no model is asked about change memories directly. Whatever needs the model has a run of
+its own for its log: the contents, the trigger (`GenerationRequested`), and one answer
+(`MemoriesGenerated`). The run's agent is the bank.
 """
 
 import logging
@@ -49,8 +50,9 @@ _log = logging.getLogger(__name__)
 class Generator:
     """Generates memories. `sessions` are where sessions are read; by default, the log.
 
-    Every verb may raise `BankNotFoundError`, `UnavailableError`, `InvalidEventError`, `MemoryChangedError`, and, where the model is
-    asked, `ConfigurationError` and `GenerationFailedError`.
+    Every verb may raise `BankNotFoundError`, `UnavailableError`, `InvalidEventError`,
+    `MemoryChangedError`, and, where the model is asked, `ConfigurationError` and
+    `GenerationFailedError`.
     """
 
     def __init__(
@@ -81,11 +83,13 @@ class Generator:
         source: Source,
         options: GenerationOptions | None = None,
     ) -> list[Generated]:
-        """What has become of memories, when that can be read. Where the model has no answer nothing is changed; where others kept
-        changing the same memories, or a server does not answer, some of the changes may have been made.
+        """What has become of memories, when that can be read. Where the model has no answer nothing
+        is changed; where others kept changing the same memories, or a server does not answer, some
+        of the changes may have been made.
 
-        Only for a session the scope may be left out: then it is `{"user_id": <the session's user>}`. Raises `NoModelError` where a
-        model is needed and there is none, `SessionNotFoundError`.
+        Only for a session the scope may be left out: then it is `{"user_id": <the session's
+        user>}`. Raises `NoModelError` where a model is needed and there is none,
+        `SessionNotFoundError`.
         """
         options = options or GenerationOptions()
         bank = await self.memories.bank(bank_id)
@@ -106,14 +110,18 @@ class Generator:
                 raise
 
     async def answer(self, trigger: Trigger) -> list[Generated]:
-        """Answers a trigger. After an error it may be answered again, unless the log was told with `give_up`."""
+        """Answers a trigger. After an error it may be answered again, unless the log was told with
+        `give_up`.
+        """
         facts = trigger.facts
         if facts is None:
             facts = await self._extracted(trigger)
         return await self._answers.answer(trigger, facts)
 
     async def finish(self, trigger: Trigger) -> None:
-        """Completes a generation whose answer is in the log, and whose process may have died since."""
+        """Completes a generation whose answer is in the log, and whose process may have died
+        since.
+        """
         await self._answers.finish(trigger)
 
     async def _scope(self, given: Mapping[str, str] | None, source: Source) -> Mapping[str, str]:
@@ -136,7 +144,9 @@ class Generator:
         )
 
     async def _conversation(self, trigger: Trigger) -> Log:
-        """What the trigger is about: a session, another run, or what stands before it in its own log."""
+        """What the trigger is about: a session, another run, or what stands before it in its own
+        log.
+        """
         data = trigger.data
         if session := trigger.session:
             return await self._of_session(session)
@@ -159,7 +169,9 @@ class Generator:
 
 
 def said_by(content: Mapping[str, Any]) -> FrameworkEvent:
-    """A `Content` of Gemini as an event of a log: an event of ADK's that has nothing but its content. Raises `InvalidEventError`."""
+    """A `Content` of Gemini as an event of a log: an event of ADK's that has nothing but its
+    content. Raises `InvalidEventError`.
+    """
     parts = content.get("parts")
     if not isinstance(parts, Sequence) or isinstance(parts, str):
         raise InvalidEventError("contents: a content has `parts`, and a `role`", field="contents")

@@ -64,10 +64,11 @@ async def connect_model(
     timeout_seconds: float = ANSWER_SECONDS,
     retries: int = 2,
 ) -> AsyncIterator[LanguageModel]:
-    """The model of this name, as `openai:gpt-5-mini`; with `url`, one that a server speaking OpenAI's chat completions has there.
+    """The model of this name, as `openai:gpt-5-mini`; with `url`, one that a server speaking
+    OpenAI's chat completions has there.
 
-    Keys come from the variables that the provider itself knows, as OPENAI_API_KEY. Raises `ConfigurationError` for a name that
-    nobody knows, or without its key.
+    Keys come from the variables that the provider itself knows, as OPENAI_API_KEY. Raises
+    `ConfigurationError` for a name that nobody knows, or without its key.
     """
     model = _model(name, url)
     # Each attempt may take half of the time, so that one that hangs does not take the next one's.
@@ -110,7 +111,8 @@ async def _answer(agent: Agent[Any, AnswerT], asked: str, instructions: str) -> 
     try:
         return (await agent.run(asked, instructions=instructions)).output
     except ModelAuthenticationError as error:
-        # Providers repeat the key that they refuse, and errors go to logs, of which one lasts for ever.
+        # Providers repeat the key that they refuse, and errors go to logs, of which one lasts for
+        # ever.
         raise _refused(error) from None
     except AgentRunError as error:
         raise _translated(error) from error

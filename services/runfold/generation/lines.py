@@ -8,5 +8,7 @@ _ENDINGS: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\u0085\u2028\u2
 
 
 def line(said: Any) -> str:
-    """One thing as a line of JSON. No text can leave its line, so none can look like a part of what stands around it."""
+    """One thing as a line of JSON. No text can leave its line, so none can look like a part of what
+    stands around it.
+    """
     return json.dumps(said, ensure_ascii=False).translate(_ENDINGS)

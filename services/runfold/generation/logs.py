@@ -1,7 +1,7 @@
 """The logs of generations, which are runs like all others, but for who tells what they change.
 
-Of two answers to a trigger one stands. So what an answer changes is told by who has seen which one that is (`Answers`), and not, as
-with other runs, by everybody who publishes one.
+Of two answers to a trigger one stands. So what an answer changes is told by who has seen which one
+that is (`Answers`), and not, as with other runs, by everybody who publishes one.
 """
 
 from typing import Final
@@ -21,5 +21,7 @@ async def open_log(runfold: Runfold, *, bank_id: str, run_id: str, kind: str) ->
 
 
 def log_of(runfold: Runfold, life: Life, *, is_new: bool = False) -> Run:
-    """The log of a life that is known already; `is_new` where it was opened here, and nothing else was published to it."""
+    """The log of a life that is known already; `is_new` where it was opened here, and nothing else
+    was published to it.
+    """
     return runfold.connection.run_of(life, is_new=is_new, forwards=False)

@@ -1,7 +1,8 @@
 """The language model behind generation: what it is asked, and what it may answer.
 
-Its answers are not trusted. It sees memories under small numbers and never their ids, and who asks it checks everything that it
-says: `extraction` and `consolidation` drop what is too long, too much, or names what was not shown.
+Its answers are not trusted. It sees memories under small numbers and never their ids, and who asks
+it checks everything that it says: `extraction` and `consolidation` drop what is too long, too much,
+or names what was not shown.
 """
 
 from collections.abc import Sequence
@@ -37,14 +38,17 @@ class Actions(BaseModel):
 
 
 class MemoryModel(Protocol):
-    """Both verbs raise `UnavailableError` where asking again may help, `ConfigurationError` where the model cannot be asked at all,
-    and `GenerationFailedError` where it has no answer to this question.
+    """Both verbs raise `UnavailableError` where asking again may help, `ConfigurationError` where
+    the model cannot be asked at all, and `GenerationFailedError` where it has no answer to this
+    question.
     """
 
     async def extract(self, conversation: str, *, instructions: str) -> Sequence[Found]:
-        """The facts that are worth remembering of the conversation, which is a line of JSON for each thing said."""
+        """The facts that are worth remembering of the conversation, which is a line of JSON for
+        each thing said.
+        """
 
     async def consolidate(self, facts: Sequence[str], known: Sequence[str]) -> Sequence[Action]:
-        """What becomes of the known memories, and which new ones there are, now that these facts were learned. Both are named by
-        their places.
+        """What becomes of the known memories, and which new ones there are, now that these facts
+        were learned. Both are named by their places.
         """

@@ -33,14 +33,17 @@ class GenerationOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     allowed_topics: tuple[MemoryTopic, ...] = ()
-    """Only facts of these topics are extracted; without any, of all that the bank has. Facts given directly are not asked."""
+    """Only facts of these topics are extracted; without any, of all that the bank has. Facts given
+    directly are not asked.
+    """
     disable_consolidation: bool = False
     """Every fact becomes a new memory."""
     metadata: Metadata | None = None
     """Of the memories that are created or updated; None leaves that of updated ones as it is."""
     metadata_merge: MetadataMerge = "OVERWRITE"
-    """OVERWRITE: an updated memory has the given metadata and no other. MERGE: it keeps its own, and given keys win.
-    REQUIRE_EXACT_MATCH: only memories whose metadata is exactly the given one are consolidated with.
+    """OVERWRITE: an updated memory has the given metadata and no other. MERGE: it keeps its own,
+    and given keys win. REQUIRE_EXACT_MATCH: only memories whose metadata is exactly the given one
+    are consolidated with.
     """
     disable_revisions: bool = False
     revision_labels: Labels = Field(default_factory=dict)
@@ -69,14 +72,18 @@ class DirectFacts:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A conversation as Gemini's `Content` objects in their JSON form: `role` (`user` or `model`) and `parts`."""
+    """A conversation as Gemini's `Content` objects in their JSON form: `role` (`user` or `model`)
+    and `parts`.
+    """
 
     contents: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSource:
-    """What was said in a session of ours, by the events' own timestamps: from `since` on, and before `until`."""
+    """What was said in a session of ours, by the events' own timestamps: from `since` on, and
+    before `until`.
+    """
 
     session_id: str
     since: datetime | None = None
@@ -88,7 +95,9 @@ Source = DirectFacts | Contents | SessionSource
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """A content of a stream, as Gemini's `Content` in its JSON form. One `event_id`, any text, counts once in a stream."""
+    """A content of a stream, as Gemini's `Content` in its JSON form. One `event_id`, any text,
+    counts once in a stream.
+    """
 
     content: Mapping[str, Any]
     event_id: str | None = None
@@ -96,7 +105,9 @@ class Ingested:
 
 
 class Generated(NamedTuple):
-    """What became of one memory. `previous_revision_id` is that of the state before, which may have left no revision."""
+    """What became of one memory. `previous_revision_id` is that of the state before, which may have
+    left no revision.
+    """
 
     memory_id: str
     action: Action

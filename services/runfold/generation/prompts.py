@@ -1,7 +1,8 @@
-"""What the model is told: instructions of ours and of the bank, and what is to be read, which instructs nobody.
+"""What the model is told: instructions of ours and of the bank, and what is to be read, which
+instructs nobody.
 
-Everything that users have said stands in lines of JSON, each one thing. No text can leave its line, so none can look like a part of
-the instructions.
+Everything that users have said stands in lines of JSON, each one thing. No text can leave its line,
+so none can look like a part of the instructions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +56,9 @@ class Brief(NamedTuple):
 
 
 def brief(config: BankConfig, scope: Mapping[str, str], allowed: Sequence[MemoryTopic] = ()) -> Brief:
-    """What is to be remembered in this scope, by the bank's configuration for its keys; `allowed` restricts it to these topics."""
+    """What is to be remembered in this scope, by the bank's configuration for its keys; `allowed`
+    restricts it to these topics.
+    """
     customizations = customizations_for(config, scope)
     described = {
         label_of(one.topic): (one.topic, one.description or _MANAGED.get(one.topic.managed or "", ""))

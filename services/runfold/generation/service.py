@@ -22,8 +22,8 @@ from runfold.settings import Settings
 
 
 class Generation:
-    """Use it as an async context manager. What it is given are those of the connection that stands; each raises `UnavailableError`
-    while there is none.
+    """Use it as an async context manager. What it is given are those of the connection that stands;
+    each raises `UnavailableError` while there is none.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Streams of contents that memories are generated of from time to time: `ingestEvents`.
 
-A stream, by its bank, scope and name, is a run of its own, so that its log has everything: the contents, the rule, each trigger and
-each answer. A trigger expects the log as it was seen, so of several processes one wins; so does a new rule, which is decided about
-anew if it loses. A bank that is created anew with the id of another one has nothing of its streams.
+A stream, by its bank, scope and name, is a run of its own, so that its log has everything: the
+contents, the rule, each trigger and each answer. A trigger expects the log as it was seen, so of
+several processes one wins; so does a new rule, which is decided about anew if it loses. A bank that
+is created anew with the id of another one has nothing of its streams.
 """
 
 import json
@@ -51,12 +52,14 @@ class IngestStreams:
     ) -> Position | None:
         """Appends the contents to the stream, all or none, and gives the position of the last one.
 
-        Returns when they are durable; where memories are generated at once (by `force_flush`, or by a rule without conditions,
-        which is the default), when those can be read. Where the model or MongoDB is away, the contents stay in the stream and it
-        is tried again later. Rule and options count until others are given; `default_rule` is that of a new stream that is given none.
+        Returns when they are durable; where memories are generated at once (by `force_flush`, or by
+        a rule without conditions, which is the default), when those can be read. Where the model or
+        MongoDB is away, the contents stay in the stream and it is tried again later. Rule and
+        options count until others are given; `default_rule` is that of a new stream that is given
+        none.
 
-        Raises `NoModelError`, `BankNotFoundError`, `InvalidEventError`, `EventTooLargeError`, `UnavailableError`, and at once
-        what a generation does.
+        Raises `NoModelError`, `BankNotFoundError`, `InvalidEventError`, `EventTooLargeError`,
+        `UnavailableError`, and at once what a generation does.
         """
         generator = self._tending.generator()
         _ = generator.model
@@ -89,7 +92,9 @@ class IngestStreams:
 
 
 def stream_run_id(bank_created_by: str, scope: Mapping[str, str], stream_id: str) -> str:
-    """The run whose log the stream is, once something was ingested into it: of the bank that this event has made."""
+    """The run whose log the stream is, once something was ingested into it: of the bank that this
+    event has made.
+    """
     return log_run_id(bank_created_by, stream_id, json.dumps(scope, sort_keys=True))
 
 
@@ -107,7 +112,9 @@ async def _settle(
     default_rule: TriggerRule | None,
     options: GenerationOptions | None,
 ) -> None:
-    """Says in the log what is new of the stream itself, and leaves what somebody else says of it at the same time."""
+    """Says in the log what is new of the stream itself, and leaves what somebody else says of it at
+    the same time.
+    """
     while True:
         state = await log.catch_up()
         known = state.settings

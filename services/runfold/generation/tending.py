@@ -1,7 +1,9 @@
-"""What runs triggers when they are due: of streams, of completed runs, and of generations whose process has died.
+"""What runs triggers when they are due: of streams, of completed runs, and of generations whose
+process has died.
 
-From time to time the logs of generations that have grown are read. So what somebody has left unanswered is taken up by another
-process, or by the same after its restart. At the start every such log is read, from its beginning, while what is due already runs.
+From time to time the logs of generations that have grown are read. So what somebody has left
+unanswered is taken up by another process, or by the same after its restart. At the start every such
+log is read, from its beginning, while what is due already runs.
 """
 
 import asyncio
@@ -32,15 +34,21 @@ SWEEP_SECONDS: Final = 10.0
 """How often it is looked for what nobody here has ingested."""
 
 TAKE_UP_SECONDS: Final = 300.0
-"""How long a trigger is left to who has put it into the log. Two who answer do no harm, but one of them asks the model in vain."""
+"""How long a trigger is left to who has put it into the log. Two who answer do no harm, but one of
+them asks the model in vain.
+"""
 
 _RETRY_SECONDS: Final = 15.0
 
 _GRACE_SECONDS: Final = 10.0
-"""For what is at work when the process is to end. What is given up then is taken up by somebody else."""
+"""For what is at work when the process is to end. What is given up then is taken up by somebody
+else.
+"""
 
 _KEPT_SECONDS: Final = 60.0
-"""How long a stream is kept at hand into which somebody here has ingested, and in which nothing is pending."""
+"""How long a stream is kept at hand into which somebody here has ingested, and in which nothing is
+pending.
+"""
 
 _AT_ONCE_MAX: Final = 4
 """Generations at a time, beside those that somebody waits for, and logs that are read at a time."""
@@ -92,7 +100,9 @@ class Tending:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def log_of(self, life: Life) -> TriggerLog:
-        """The log of a run that is one of a generation, which is kept at hand for some time. Raises `UnavailableError`."""
+        """The log of a run that is one of a generation, which is kept at hand for some time. Raises
+        `UnavailableError`.
+        """
         log = self._known(life)
         log.used_at = time.monotonic()
         return log
@@ -137,7 +147,9 @@ class Tending:
         return log.run.run_id in self._running or log.answering.locked()
 
     def _is_idle(self, log: TriggerLog) -> bool:
-        """Whether nothing will happen in a stream before something is ingested, and nobody has done so lately."""
+        """Whether nothing will happen in a stream before something is ingested, and nobody has done
+        so lately.
+        """
         is_unused = time.monotonic() > log.used_at + _KEPT_SECONDS
         return log.state.is_stream and log.state.is_settled and is_unused
 
@@ -147,7 +159,9 @@ class Tending:
         return self._is_for_us(log) or self._is_over(log) or self._reason(log) is not None
 
     def _reason(self, log: TriggerLog) -> Reason | None:
-        """Why memories are to be generated now. What is due at once is the matter of who has ingested it, for some time."""
+        """Why memories are to be generated now. What is due at once is the matter of who has
+        ingested it, for some time.
+        """
         reason = due(log.state, _now())
         is_left = _now() >= log.state.content_at + self._take_up_seconds * 1000
         return reason if reason != "flush" or is_left else None
@@ -161,7 +175,9 @@ class Tending:
         return is_left or unanswered.event.event_id in log.asked
 
     def _is_over(self, log: TriggerLog) -> bool:
-        """Whether whoever was to complete the run has died: a log that is no stream's has nothing more to come."""
+        """Whether whoever was to complete the run has died: a log that is no stream's has nothing
+        more to come.
+        """
         state = log.state
         if state.is_stream or state.has_ended or state.unanswered is not None or state.answered_at is None:
             return False
@@ -265,7 +281,9 @@ class Tending:
         self._not_before.pop(log.run.run_id, None)
 
     def _pause(self) -> float:
-        """Until the next thing that is due; what has no time of its own is looked for as often as others' logs are."""
+        """Until the next thing that is due; what has no time of its own is looked for as often as
+        others' logs are.
+        """
         now, wall = time.monotonic(), _now()
         pauses = [self._sweep_seconds]
         for run_id, log in self._logs.items():

@@ -1,4 +1,6 @@
-"""The log of a stream, or of any other generation: what is read of it, the triggers that are put into it, and their answers."""
+"""The log of a stream, or of any other generation: what is read of it, the triggers that are put
+into it, and their answers.
+"""
 
 import asyncio
 
@@ -42,7 +44,9 @@ class TriggerLog:
         return self.state
 
     async def trigger(self, reason: Reason) -> bool:
-        """Asks for a generation of what is pending. Of several who ask one wins: False for the others."""
+        """Asks for a generation of what is pending. Of several who ask one wins: False for the
+        others.
+        """
         state = self.state
         assert state.settings is not None
         asked = new_data(
@@ -75,7 +79,9 @@ class TriggerLog:
                     await self.trigger("flush")
 
     async def answer(self) -> None:
-        """Answers the trigger that is unanswered. Raises what the generator raises; what cannot have an answer is told in the log."""
+        """Answers the trigger that is unanswered. Raises what the generator raises; what cannot
+        have an answer is told in the log.
+        """
         unanswered = self.state.unanswered
         assert unanswered is not None
         trigger = Trigger(self.run, unanswered.event, unanswered.offset)

@@ -1,7 +1,9 @@
-"""When memories are generated of a stream of contents: a rule, and the fold of the stream's log that it looks at.
+"""When memories are generated of a stream of contents: a rule, and the fold of the stream's log
+that it looks at.
 
-What is ingested is pending until a trigger stands behind it in the log; the trigger is unanswered until its answer does. Times are
-the broker's, in milliseconds since 1970, so that every process sees the same.
+What is ingested is pending until a trigger stands behind it in the log; the trigger is unanswered
+until its answer does. Times are the broker's, in milliseconds since 1970, so that every process
+sees the same.
 """
 
 from typing import Annotated, Final, Literal, NamedTuple
@@ -25,7 +27,9 @@ _Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86_400)]
 
 
 class TriggerRule(BaseModel):
-    """Memories are generated when the first of these conditions holds. Without any, whenever something is ingested."""
+    """Memories are generated when the first of these conditions holds. Without any, whenever
+    something is ingested.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,7 +73,9 @@ class StreamState(NamedTuple):
     pending_first: int = 0
     """The offset of the first content that is pending."""
     pending_since: int = 0
-    """When the wait for a trigger began: at the last one, or at the first content after all were answered for."""
+    """When the wait for a trigger began: at the last one, or at the first content after all were
+    answered for.
+    """
     content_at: int = 0
     """When the last content came."""
     recent: tuple[int, ...] = ()

@@ -1,4 +1,6 @@
-"""Answers whose length nobody knows beforehand: sent whole if they turn out small, else as a stream."""
+"""Answers whose length nobody knows beforehand: sent whole if they turn out small, else as a
+stream.
+"""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -25,8 +27,8 @@ class Stream(StreamingResponse):
 
 
 async def answer(chunks: AsyncIterator[bytes], *, media_type: str = JSON) -> Response:
-    """The answer made of `chunks`. What fails in its first 4 MB fails before anything is sent, with its proper status;
-    what fails later breaks the stream off, which no client takes for the end.
+    """The answer made of `chunks`. What fails in its first 4 MB fails before anything is sent, with
+    its proper status; what fails later breaks the stream off, which no client takes for the end.
     """
     begun: list[bytes] = []
     size = 0

@@ -1,4 +1,6 @@
-"""What every HTTP service of ours has in common: problem documents (RFC 9457), health, and how it is run."""
+"""What every HTTP service of ours has in common: problem documents (RFC 9457), health, and how it
+is run.
+"""
 
 import asyncio
 import logging
@@ -103,9 +105,11 @@ def problem_of(error: RunfoldError, **members: Any) -> JSONResponse:
 
 
 def new_app(title: str, *, ready: Check, **options: Any) -> FastAPI:
-    """A FastAPI application whose errors are problem documents, with `/health/live`, `/health/ready` and `/metrics`.
+    """A FastAPI application whose errors are problem documents, with `/health/live`,
+    `/health/ready` and `/metrics`.
 
-    Paths are matched as they were sent and decoded afterwards, so `%2F` in a run's id is not where the id ends.
+    Paths are matched as they were sent and decoded afterwards, so `%2F` in a run's id is not where
+    the id ends.
     """
     checks = [Depends(_decode_path_parameters), Depends(_only_known_parameters)]
     app = FastAPI(title=title, dependencies=checks, **options)
@@ -165,7 +169,8 @@ async def _on_error(_: Request, error: RunfoldError) -> JSONResponse:
 
 async def _on_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
     fault = error.errors()[0]
-    # The first step of a location says where it was looked for: body, query, path. Broken JSON has a position instead.
+    # The first step of a location says where it was looked for: body, query, path. Broken JSON has
+    # a position instead.
     field = ".".join(str(step) for step in fault["loc"][1:] if fault["type"] != "json_invalid")
     return problem(
         HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -196,7 +201,9 @@ async def _only_known_parameters(request: Request) -> None:
 
 
 async def serve(app: FastAPI, *, host: str, port: int) -> None:
-    """Serves until the process is told to stop (SIGTERM or Ctrl-C) or the task is cancelled; requests in hand are answered."""
+    """Serves until the process is told to stop (SIGTERM or Ctrl-C) or the task is cancelled;
+    requests in hand are answered.
+    """
     # Its lifespan is ours: uvicorn would print whatever it raises, and forget it.
     config = uvicorn.Config(
         app,

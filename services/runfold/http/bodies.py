@@ -2,7 +2,8 @@
 
 A route reads its body itself, or declares it as a model and is a `JsonRoute`.
 
-Numbers stay what they are: integers have any size. NaN and Infinity are not JSON, and are refused like any broken text.
+Numbers stay what they are: integers have any size. NaN and Infinity are not JSON, and are refused
+like any broken text.
 """
 
 import re
@@ -22,14 +23,18 @@ JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 
 MODEL_BYTES_MAX: Final = 4 * RECORD_BYTES_MAX
-"""Of a body that is a model. JSON may be several times longer than the record it becomes: escapes, spaces."""
+"""Of a body that is a model. JSON may be several times longer than the record it becomes: escapes,
+spaces.
+"""
 
 _LINE = re.compile(r" at line (\d+) column \d+$")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a body an object is: an NDJSON line counted from 1, an array's index from 0, nowhere if it is alone."""
+    """Where in a body an object is: an NDJSON line counted from 1, an array's index from 0, nowhere
+    if it is alone.
+    """
 
     line: int | None = None
     index: int | None = None
@@ -43,7 +48,9 @@ class Item(NamedTuple):
 
 
 class InvalidItemError(InvalidEventError):
-    """One object of several is wrong, or the text is broken in one line: `line` and `index` are its `Place`."""
+    """One object of several is wrong, or the text is broken in one line: `line` and `index` are its
+    `Place`.
+    """
 
     def __init__(self, message: str, *, place: Place, field: str = "") -> None:
         told = message if place.line is None else f"line {place.line}: {message}"
@@ -65,8 +72,8 @@ async def read_body(request: Request, *, bytes_max: int) -> bytes:
 
 
 class JsonRoute(APIRoute):
-    """A route whose body is declared as a model. FastAPI validates it; what it is given was read by `read_body` and parsed by
-    `parse_json`.
+    """A route whose body is declared as a model. FastAPI validates it; what it is given was read by
+    `read_body` and parsed by `parse_json`.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -105,7 +112,9 @@ def media_type(request: Request, *, allowed: tuple[str, ...]) -> str:
 
 
 def parse_items(body: bytes, media_type: str) -> list[Item]:
-    """The objects of a body: one, an array of them, or NDJSON. Raises `InvalidEventError` naming the place."""
+    """The objects of a body: one, an array of them, or NDJSON. Raises `InvalidEventError` naming
+    the place.
+    """
     items = list(_lines(body)) if media_type == NDJSON else _document(parse_json(body))
     if not items:
         raise InvalidEventError("the batch is empty: there is no event in it")

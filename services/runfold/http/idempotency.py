@@ -1,13 +1,15 @@
-"""`Idempotency-Key`: a request that is sent again counts once (draft-ietf-httpapi-idempotency-key-header-07).
+"""`Idempotency-Key`: a request that is sent again counts once
+(draft-ietf-httpapi-idempotency-key-header-07).
 
-What holds everywhere, after a crash and on another ingest process too: the key decides the ids. The events of a request
-that bring no `event_id`, and a run that is opened without `run_id`, get one that is a function of the run (or the agent)
-and the key, so the log has a second copy at most, and every reader counts the first. The answer then names the copy's
-offset. Another body under the same key is taken for a copy as well: a key is for one request.
+What holds everywhere, after a crash and on another ingest process too: the key decides the ids. The
+events of a request that bring no `event_id`, and a run that is opened without `run_id`, get one
+that is a function of the run (or the agent) and the key, so the log has a second copy at most, and
+every reader counts the first. The answer then names the copy's offset. Another body under the same
+key is taken for a copy as well: a key is for one request.
 
-What one process adds for the keys it remembers: the first answer again, offset and all; 409 while the first request is
-still on its way; 422 for a key that comes back with another body. Only successes are remembered, so a request that
-failed may be sent again, corrected or not.
+What one process adds for the keys it remembers: the first answer again, offset and all; 409 while
+the first request is still on its way; 422 for a key that comes back with another body. Only
+successes are remembered, so a request that failed may be sent again, corrected or not.
 """
 
 import hashlib
@@ -30,7 +32,9 @@ Fingerprint = bytes
 
 
 def key_of(header: str | None) -> str | None:
-    """The key in a header: a quoted string as the draft has it, or bare as many clients send it. Answers 400."""
+    """The key in a header: a quoted string as the draft has it, or bare as many clients send it.
+    Answers 400.
+    """
     if header is None:
         return None
     key = header.strip()

@@ -14,7 +14,9 @@ _SECONDS: Final = Histogram(
 
 
 class RequestTimes:
-    """ASGI middleware. A stream counts until it begins: how long somebody follows a run says nothing about us."""
+    """ASGI middleware. A stream counts until it begins: how long somebody follows a run says
+    nothing about us.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

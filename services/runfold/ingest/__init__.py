@@ -1,1 +1,3 @@
-"""HTTP in: what agents in any language publish through. It speaks to the log only, never to MongoDB."""
+"""HTTP in: what agents in any language publish through. It speaks to the log only, never to
+MongoDB.
+"""

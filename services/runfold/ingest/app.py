@@ -6,8 +6,8 @@
     POST /v1/runs/{run_id}/repair     mend the ledger                 --+
     POST /v1/runs/{run_id}/status     start, pause, resume, end       --+
 
-An answer of 2xx means durable. Every error is a problem document (RFC 9457); of a batch all is accepted or nothing. What
-`Idempotency-Key` promises is told in `runfold.http.idempotency`.
+An answer of 2xx means durable. Every error is a problem document (RFC 9457); of a batch all is
+accepted or nothing. What `Idempotency-Key` promises is told in `runfold.http.idempotency`.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -48,7 +48,9 @@ from runfold_schemas.messages import Provider
 from runfold_schemas.topics import RECORD_BYTES_MAX
 
 BATCH_BYTES_MAX: Final = 4 * RECORD_BYTES_MAX
-"""Of a request with events. JSON may be several times longer than the record it becomes: escapes, spaces."""
+"""Of a request with events. JSON may be several times longer than the record it becomes: escapes,
+spaces.
+"""
 
 COMMAND_BYTES_MAX: Final = 1024 * 1024
 """Of a request that opens a run or changes its status."""
@@ -86,9 +88,11 @@ def build_app(settings: Settings) -> FastAPI:
 
 
 def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
-    """The routes, for this service or for one that serves more. `runfold` gives the connection, or raises.
+    """The routes, for this service or for one that serves more. `runfold` gives the connection, or
+    raises.
 
-    The application has to come from `runfold.http.app.new_app`, which makes problem documents of our errors.
+    The application has to come from `runfold.http.app.new_app`, which makes problem documents of
+    our errors.
     """
     router = APIRouter(prefix="/v1/runs", tags=["ingest"])
     state = _State(runfold, Runs(), Replays())
@@ -127,7 +131,9 @@ def _add_events(router: APIRouter, state: _State) -> None:
     async def publish(
         run_id: str, request: Request, late: bool = False, idempotency_key: IdempotencyKey = None
     ) -> Response:
-        """Publish one event, or a batch: all of it, or nothing. `late` is for events of a run that has ended."""
+        """Publish one event, or a batch: all of it, or nothing. `late` is for events of a run that
+        has ended.
+        """
         type_ = media_type(request, allowed=(JSON, NDJSON))
         body, key = await read_body(request, bytes_max=BATCH_BYTES_MAX), key_of(idempotency_key)
 
@@ -147,7 +153,9 @@ def _add_responses(router: APIRouter, state: _State) -> None:
         turn_id: str | None = None,
         idempotency_key: IdempotencyKey = None,
     ) -> Response:
-        """Record a model's response, as its provider sent it: its parts become events, all of them or none."""
+        """Record a model's response, as its provider sent it: its parts become events, all of them
+        or none.
+        """
         media_type(request, allowed=(JSON,))
         body, key = await read_body(request, bytes_max=BATCH_BYTES_MAX), key_of(idempotency_key)
 
@@ -162,8 +170,8 @@ def _add_responses(router: APIRouter, state: _State) -> None:
 def _add_repair(router: APIRouter, state: _State) -> None:
     @router.post("/{run_id}/repair")
     async def repair(run_id: str) -> Response:
-        """Append what makes every provider accept the run's ledger, also to one that has ended. Answers with the events'
-        positions: none if the ledger was right.
+        """Append what makes every provider accept the run's ledger, also to one that has ended.
+        Answers with the events' positions: none if the ledger was right.
         """
         run = await state.run(run_id)
         offsets = [position.offset for position in await run.repair()]

@@ -1,4 +1,6 @@
-"""The service's connection to the log: made in the background, so that the service starts while Kafka is away."""
+"""The service's connection to the log: made in the background, so that the service starts while
+Kafka is away.
+"""
 
 import asyncio
 import logging
@@ -17,8 +19,8 @@ _log = logging.getLogger(__name__)
 class Connection:
     """A `Runfold` from the moment that Kafka has answered, to the end of the `async with` block.
 
-    Until then, and for as long as the broker is not configured as it must be, `runfold` raises what is wrong. Once it
-    stands, the client itself survives that Kafka goes and comes back.
+    Until then, and for as long as the broker is not configured as it must be, `runfold` raises what
+    is wrong. Once it stands, the client itself survives that Kafka goes and comes back.
     """
 
     def __init__(self, settings: LogSettings) -> None:
@@ -42,7 +44,9 @@ class Connection:
         return self._runfold
 
     async def check(self) -> None:
-        """Returns if Kafka answers and the catalog is read to its end, so that ended runs are known as such."""
+        """Returns if Kafka answers and the catalog is read to its end, so that ended runs are known
+        as such.
+        """
         runfold = self.runfold()
         try:
             async with asyncio.timeout(_CHECK_SECONDS):

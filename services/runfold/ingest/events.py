@@ -1,4 +1,6 @@
-"""From the objects of a request to events of its run: what is missing is filled, what cannot be is refused."""
+"""From the objects of a request to events of its run: what is missing is filled, what cannot be is
+refused.
+"""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -14,7 +16,9 @@ EventIds = Callable[[int], str]
 
 
 def events_of(items: Sequence[Item], *, run_id: str, event_ids: EventIds, now: datetime) -> list[AnyEvent]:
-    """One event for each item. Raises `InvalidEventError` for the first that is none, naming its field and its place."""
+    """One event for each item. Raises `InvalidEventError` for the first that is none, naming its
+    field and its place.
+    """
     events: list[AnyEvent] = []
     for index, item in enumerate(items):
         try:

@@ -25,7 +25,8 @@ RequestT = TypeVar("RequestT", bound=BaseModel)
 
 
 class _Request(BaseModel):
-    # A misspelled field of a command would be lost silently; events, which outlive their readers, keep theirs.
+    # A misspelled field of a command would be lost silently; events, which outlive their readers,
+    # keep theirs.
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -42,8 +43,9 @@ class OpenRun(_Request):
 
 
 class StatusChange(_Request):
-    """What happens to the run, in the client's verbs. `start` is for a pending run, `resume` for a paused one: a status to
-    reach would not say which, and the log has an event for each. `error` belongs to `fail`, `reason` to `pause` and `cancel`.
+    """What happens to the run, in the client's verbs. `start` is for a pending run, `resume` for a
+    paused one: a status to reach would not say which, and the log has an event for each. `error`
+    belongs to `fail`, `reason` to `pause` and `cancel`.
     """
 
     action: Action

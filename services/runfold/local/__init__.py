@@ -1,4 +1,6 @@
-"""Kafka, MongoDB and our own services as child processes of one program, for development, demos and tests."""
+"""Kafka, MongoDB and our own services as child processes of one program, for development, demos and
+tests.
+"""
 
 from .errors import DirectoryError, InUseError, LocalStackError, MissingProgramError, StartError
 from .readiness import ready_line, ready_url

@@ -25,7 +25,9 @@ class MissingProgramError(LocalStackError):
 
 
 class StartError(LocalStackError):
-    """A program did not come up. `told` is the line of its output that says why, `log` the file that has all of it."""
+    """A program did not come up. `told` is the line of its output that says why, `log` the file
+    that has all of it.
+    """
 
     def __init__(self, name: str, *, reason: str, told: str = "", log: Path | None = None) -> None:
         super().__init__(

@@ -25,11 +25,13 @@ SETTINGS = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # Partitions spread groups over brokers. One broker gains nothing from fifty, and making them delays the first group.
+    # Partitions spread groups over brokers. One broker gains nothing from fifty, and making them
+    # delays the first group.
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.num.partitions": "4",
-    # Run topics allow 8 MiB, dead letters 16 MiB; a batch that a topic accepts must also be fetched.
+    # Run topics allow 8 MiB, dead letters 16 MiB; a batch that a topic accepts must also be
+    # fetched.
     "message.max.bytes": str(16 * 1024 * 1024),
     "replica.fetch.max.bytes": str(16 * 1024 * 1024),
     "replica.fetch.response.max.bytes": str(32 * 1024 * 1024),
@@ -37,9 +39,11 @@ SETTINGS = {
     "controller.quorum.append.linger.ms": "0",
     # A group starts with its first member, where a cluster would wait 3 s for more.
     "group.initial.rebalance.delay.ms": "0",
-    # Every topic preallocates two index files of this size (10 MiB by default), and every run has a topic.
+    # Every topic preallocates two index files of this size (10 MiB by default), and every run has a
+    # topic.
     "log.index.size.max.bytes": str(64 * 1024),
-    # A killed broker can come back when its old session ends. Heartbeats must be at least twice as frequent.
+    # A killed broker can come back when its old session ends. Heartbeats must be at least twice as
+    # frequent.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "1000",
     # The cleaner takes 128 MiB of heap by default; this is enough for 300,000 keys a pass.
@@ -49,7 +53,9 @@ SETTINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Java:
-    """How Kafka's classes are run. C1 and the serial collector halve the time to start and the memory."""
+    """How Kafka's classes are run. C1 and the serial collector halve the time to start and the
+    memory.
+    """
 
     program: Path
     jars: Path
@@ -85,7 +91,8 @@ async def kafka_service(
 
 
 async def _format(java: Java, log_dir: Path) -> None:
-    # Formatted under another name: a log directory is whole or absent, also if we are killed in between.
+    # Formatted under another name: a log directory is whole or absent, also if we are killed in
+    # between.
     draft = log_dir.with_suffix(".draft")
     shutil.rmtree(draft, ignore_errors=True)
     properties = log_dir.with_suffix(".format.properties")

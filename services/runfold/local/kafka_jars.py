@@ -30,7 +30,8 @@ async def kafka_jars(java: Path, *, progress: Callable[[str], None]) -> Path:
 
 
 async def _download(java: Path, jars: Path) -> None:
-    # A folder with the final name is complete: it gets the name last, so a download that was killed leaves none.
+    # A folder with the final name is complete: it gets the name last, so a download that was killed
+    # leaves none.
     with tempfile.TemporaryDirectory(dir=jars.parent, prefix="download-") as folder:
         target = Path(folder) / "jars"
         await run_to_end(

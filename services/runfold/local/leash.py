@@ -1,13 +1,15 @@
 """Runs a program that dies when the process that started it dies, whatever killed that process.
 
-Started as a script: `python leash.py OWNER_PID PROGRAM ARGUMENT...`; it then becomes the program. A handler in the
-owner could not do this, since SIGKILL leaves the owner no time; so the kernel is asked (PR_SET_PDEATHSIG). It has to be
-asked by the child itself, and code between fork and exec (`preexec_fn`) can deadlock in a process with threads: hence
-a script, with no import beyond the standard library, which costs some 20 ms at a start.
+Started as a script: `python leash.py OWNER_PID PROGRAM ARGUMENT...`; it then becomes the program. A
+handler in the owner could not do this, since SIGKILL leaves the owner no time; so the kernel is
+asked (PR_SET_PDEATHSIG). It has to be asked by the child itself, and code between fork and exec
+(`preexec_fn`) can deadlock in a process with threads: hence a script, with no import beyond the
+standard library, which costs some 20 ms at a start.
 
-The signal is SIGKILL because only that one is sure. Kafka and MongoDB lose nothing by it that they have acknowledged.
-The kernel sends it when the *thread* that started the child ends, so services are started from the main thread's loop.
-Elsewhere than on Linux there is no such call, and a killed owner leaves its children behind.
+The signal is SIGKILL because only that one is sure. Kafka and MongoDB lose nothing by it that they
+have acknowledged. The kernel sends it when the *thread* that started the child ends, so services
+are started from the main thread's loop. Elsewhere than on Linux there is no such call, and a killed
+owner leaves its children behind.
 """
 
 import ctypes
@@ -35,7 +37,9 @@ def main(owner: int, program: list[str]) -> None:
 
 
 def raise_open_files_limit() -> None:
-    """A broker holds two files for each topic and MongoDB two for each collection; a common soft limit is 1024."""
+    """A broker holds two files for each topic and MongoDB two for each collection; a common soft
+    limit is 1024.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

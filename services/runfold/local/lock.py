@@ -15,10 +15,12 @@ POLL_SECONDS = 0.05
 
 @asynccontextmanager
 async def exclusive(path: Path, *, wait_seconds: float) -> AsyncIterator[int]:
-    """Hold the lock file `path`, and yield its descriptor; `InUseError` if another process keeps it for `wait_seconds`.
+    """Hold the lock file `path`, and yield its descriptor; `InUseError` if another process keeps it
+    for `wait_seconds`.
 
-    The kernel frees the lock when the last process that holds the descriptor ends, so it needs no cleaning up after a
-    crash, and children that inherit the descriptor keep the lock until they are gone too.
+    The kernel frees the lock when the last process that holds the descriptor ends, so it needs no
+    cleaning up after a crash, and children that inherit the descriptor keep the lock until they are
+    gone too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

@@ -1,4 +1,6 @@
-"""A real MongoDB as a child process: a replica set of one node, so that majority writes mean what they mean in production."""
+"""A real MongoDB as a child process: a replica set of one node, so that majority writes mean what
+they mean in production.
+"""
 
 import os
 import shutil
@@ -50,7 +52,9 @@ def find_mongod() -> Path:
 
 
 def _runnable(packed: Path) -> Path:
-    """The wheel's program with its run bit, which a wheel does not carry; a copy where the package is read-only."""
+    """The wheel's program with its run bit, which a wheel does not carry; a copy where the package
+    is read-only.
+    """
     if os.access(packed, os.X_OK):
         return packed
     try:
@@ -74,7 +78,8 @@ def _copied(packed: Path) -> Path:
 def _command(mongod: Path, database: Path, *, port: int, cache_gb: float) -> list[str]:
     parameters = {
         "diagnosticDataCollectionEnabled": "false",  # up to 200 MB beside the data, of use to MongoDB's support only
-        # A primary tells its clients to go elsewhere and waits 15 s for them; here there is no elsewhere.
+        # A primary tells its clients to go elsewhere and waits 15 s for them; here there is no
+        # elsewhere.
         "shutdownTimeoutMillisForSignaledShutdown": "0",
     }
     return [

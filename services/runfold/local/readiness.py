@@ -38,7 +38,8 @@ async def _logs(service: Service, text: str) -> bool:
 
 
 async def _answers(url: str) -> bool:
-    # HTTP by hand: no client is among the services' dependencies, and urllib would block and ask the proxy.
+    # HTTP by hand: no client is among the services' dependencies, and urllib would block and ask
+    # the proxy.
     parts = urlsplit(url)
     try:
         async with asyncio.timeout(ANSWER_SECONDS):

@@ -1,4 +1,5 @@
-"""One child process: started, ready, stopped or killed. Serves Kafka, mongod and our own services alike.
+"""One child process: started, ready, stopped or killed. Serves Kafka, mongod and our own services
+alike.
 
 Services are started from the main thread's event loop; `leash` says why.
 """
@@ -16,14 +17,17 @@ from .leash import leashed
 from .reason import reason_in
 
 Ready = Callable[["Service"], Awaitable[None]]
-"""Returns when the service can be used. It is cancelled at the deadline, or when the process ends."""
+"""Returns when the service can be used. It is cancelled at the deadline, or when the process
+ends.
+"""
 
 
 class Service:
     """A program that runs beside us, in its own process group, writing to the file `log`.
 
-    `ready` decides when a start is complete (see `readiness`). `inherit` are file descriptors that the program keeps
-    open. A stop is SIGTERM, and SIGKILL for what still runs after `grace_seconds`.
+    `ready` decides when a start is complete (see `readiness`). `inherit` are file descriptors that
+    the program keeps open. A stop is SIGTERM, and SIGKILL for what still runs after
+    `grace_seconds`.
     """
 
     def __init__(
@@ -61,7 +65,9 @@ class Service:
         return self._process.pid if self._process else None
 
     async def start(self) -> None:
-        """Start it and return when it is ready; `StartError` with the reason in its log if it is not."""
+        """Start it and return when it is ready; `StartError` with the reason in its log if it is
+        not.
+        """
         async with self._starting:
             if self.running:
                 return
@@ -113,7 +119,8 @@ class Service:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                # A group of its own: Ctrl-C in the terminal reaches only us, and we stop things in order.
+                # A group of its own: Ctrl-C in the terminal reaches only us, and we stop things in
+                # order.
                 start_new_session=True,
             )
 

@@ -1,4 +1,5 @@
-"""Kafka and MongoDB on this machine, without Docker: two child processes, and one directory for all their data.
+"""Kafka and MongoDB on this machine, without Docker: two child processes, and one directory for all
+their data.
 
 data_dir
 ├── lock               held as long as one of the processes lives
@@ -32,13 +33,15 @@ LOCK_SECONDS = 1.0
 
 
 class LocalStack:
-    """A real Kafka and a real MongoDB that live as long as the `async with` block; their data stays.
+    """A real Kafka and a real MongoDB that live as long as the `async with` block; their data
+    stays.
 
         async with LocalStack(data_dir=Path(".runfold"), progress=print) as stack:
             await serve(stack.kafka, stack.mongo)
 
-    Ports that are not given are free ones, and may differ at each start. `progress` hears one line for each step that
-    takes time. `kafka_server` and `mongo_server` can be killed and started again, on the same ports.
+    Ports that are not given are free ones, and may differ at each start. `progress` hears one line
+    for each step that takes time. `kafka_server` and `mongo_server` can be killed and started
+    again, on the same ports.
     """
 
     kafka_server: Service
@@ -70,7 +73,9 @@ class LocalStack:
 
     @property
     def mongo(self) -> str:
-        """MongoDB's address. It names the replica set, so that a client waits for the primary after a restart."""
+        """MongoDB's address. It names the replica set, so that a client waits for the primary after
+        a restart.
+        """
         return f"mongodb://127.0.0.1:{self._mongo_port}/?replicaSet={REPLICA_SET}"
 
     async def __aenter__(self) -> Self:
@@ -123,7 +128,9 @@ class LocalStack:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on. Another program can take it before we do; then the start fails."""
+    """A port of the loopback that nobody listens on. Another program can take it before we do; then
+    the start fails.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

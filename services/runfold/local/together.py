@@ -1,4 +1,6 @@
-"""Runs calls at the same time and fails with the first failure itself, not with a group around it."""
+"""Runs calls at the same time and fails with the first failure itself, not with a group around
+it.
+"""
 
 import asyncio
 from collections.abc import Coroutine

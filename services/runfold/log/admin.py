@@ -46,9 +46,12 @@ class LogAdmin:
             await client.close()
 
     async def check_broker(self) -> None:
-        """Raises `ConfigurationError` where a client's metadata refresh could bring a deleted topic back."""
+        """Raises `ConfigurationError` where a client's metadata refresh could bring a deleted topic
+        back.
+        """
         with kafka_errors():
-            # Known since the connection; asked for anew, they would come with all topics that there are.
+            # Known since the connection; asked for anew, they would come with all topics that there
+            # are.
             broker = self._client._client.get_random_node()  # noqa: SLF001 - aiokafka shows no other way
             if broker is None:
                 raise UnavailableError("Kafka", reason="it names no broker yet")
@@ -68,8 +71,8 @@ class LogAdmin:
     async def create_shared_topics(self) -> None:
         """All topics but those of runs. Creating them again changes nothing."""
         everlasting = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
-        # Two openers of one run are told apart by order, so the first one's fact has to outlive the second's for long enough
-        # that the owner has restated it.
+        # Two openers of one run are told apart by order, so the first one's fact has to outlive the
+        # second's for long enough that the owner has restated it.
         catalog = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(24 * 3600 * 1000)}
         await self._create(
             [
@@ -91,7 +94,9 @@ class LogAdmin:
         )
 
     async def create_run_topic(self, name: str) -> None:
-        """Creates the topic of one life of a run, together with all others that are asked for meanwhile."""
+        """Creates the topic of one life of a run, together with all others that are asked for
+        meanwhile.
+        """
         created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((name, created))
         if self._creator is None or self._creator.done():

@@ -1,11 +1,12 @@
 """The catalog: which runs there are, and which one has something new.
 
-Two keys a run, both in the partition of its `run_id`. `life:{run}` holds the whole state of the run's life; the client
-writes it at the opening, only the owning projector afterwards. `bell:{run}` carries nothing and may be rung by anybody:
-it is a tombstone, so compaction takes it away and never a fact.
+Two keys a run, both in the partition of its `run_id`. `life:{run}` holds the whole state of the
+run's life; the client writes it at the opening, only the owning projector afterwards. `bell:{run}`
+carries nothing and may be rung by anybody: it is a tombstone, so compaction takes it away and never
+a fact.
 
-Two clients may open one run at the same time. The first life in the partition's order is the run's; the owner restates
-it after the second, so that compaction keeps the right one.
+Two clients may open one run at the same time. The first life in the partition's order is the run's;
+the owner restates it after the second, so that compaction keeps the right one.
 """
 
 import asyncio
@@ -39,8 +40,8 @@ _RETRY_SECONDS = 1.0
     maxsize=20_000
 )  # Kafka's hash in Python costs 5 us, as much as decoding an event, and keys come again
 def partition_of(key: str) -> int:
-    """The partition of a run in the catalog, by its bare `run_id`, or of a key in the other topics that runs share: Kafka's
-    default partitioner.
+    """The partition of a run in the catalog, by its bare `run_id`, or of a key in the other topics
+    that runs share: Kafka's default partitioner.
     """
     return int((murmur2(key.encode()) & 0x7FFFFFFF) % CATALOG_PARTITIONS)
 
@@ -113,7 +114,9 @@ class CatalogView:
         return at
 
     async def follow_all(self) -> None:
-        """Reads every partition, so that later look-ups know at once what has happened meanwhile."""
+        """Reads every partition, so that later look-ups know at once what has happened
+        meanwhile.
+        """
         partitions = [Partition(self._topic, partition) for partition in range(CATALOG_PARTITIONS)]
         for at in partitions:
             self._positions.setdefault(at.partition, 0)

@@ -1,7 +1,8 @@
-"""Which runs are ours: the consumer group on the catalog. Owning a partition means owning the runs that are keyed to it.
+"""Which runs are ours: the consumer group on the catalog. Owning a partition means owning the runs
+that are keyed to it.
 
-FastStream runs the subscription. The acknowledgement is manual and comes last: a catalog offset is committed only when
-what it says is in MongoDB, so a new owner finds there all that was committed.
+FastStream runs the subscription. The acknowledgement is manual and comes last: a catalog offset is
+committed only when what it says is in MongoDB, so a new owner finds there all that was committed.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -22,7 +23,9 @@ from runfold_schemas.topics import Topics
 _BATCH_MAX = 500
 
 _BATCH_TIMEOUT_MS = 50
-"""FastStream waits so long for a batch, and after an empty one sleeps as long: with its 200 ms a new run waited for 92 (p50)."""
+"""FastStream waits so long for a batch, and after an empty one sleeps as long: with its 200 ms a
+new run waited for 92 (p50).
+"""
 
 _MECHANISMS: Final = {"PLAIN": SASLPlaintext, "SCRAM-SHA-256": SASLScram256, "SCRAM-SHA-512": SASLScram512}
 
@@ -43,10 +46,12 @@ async def catalog_group(
     on_assigned: OnAssigned,
     on_entries: OnEntries,
 ) -> AsyncIterator[None]:
-    """Takes part in the group of this name for the length of the block, as the projectors of an edition do.
+    """Takes part in the group of this name for the length of the block, as the projectors of an
+    edition do.
 
-    A member that returns under its `member_id` within `session_timeout_seconds` keeps its partitions. `on_assigned` gets all
-    partitions that are ours after a rebalance; `on_entries` what the catalog says, in order.
+    A member that returns under its `member_id` within `session_timeout_seconds` keeps its
+    partitions. `on_assigned` gets all partitions that are ours after a rebalance; `on_entries` what
+    the catalog says, in order.
     """
     topic = Topics(settings.prefix).catalog
     broker = _broker(settings)
@@ -85,7 +90,9 @@ async def catalog_group(
 
 
 def _broker(settings: LogSettings) -> KafkaBroker:
-    """FastStream's broker with the options of every other client; it wants those of security in a form of its own."""
+    """FastStream's broker with the options of every other client; it wants those of security in a
+    form of its own.
+    """
     options = settings.client_options()
     security = security_of(options)
     plain = {
@@ -95,8 +102,8 @@ def _broker(settings: LogSettings) -> KafkaBroker:
 
 
 def security_of(options: Mapping[str, Any]) -> BaseSecurity | None:
-    """aiokafka's security options as FastStream's. Raises `ConfigurationError` for a mechanism that needs more than a name
-    and a password.
+    """aiokafka's security options as FastStream's. Raises `ConfigurationError` for a mechanism that
+    needs more than a name and a password.
     """
     protocol = options.get("security_protocol", "PLAINTEXT")
     channel = {"ssl_context": options.get("ssl_context"), "use_ssl": protocol.endswith("SSL")}
@@ -117,7 +124,9 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is
         self._on_assigned = on_assigned
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """A worker keeps tailing through a rebalance: what it writes meanwhile is right whoever owns the run next."""
+        """A worker keeps tailing through a rebalance: what it writes meanwhile is right whoever
+        owns the run next.
+        """
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         await self._on_assigned({at.partition for at in assigned})

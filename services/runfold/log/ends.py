@@ -1,7 +1,8 @@
 """Which run topics there are, and the ends of many at once, on a client of its own.
 
-It keeps which broker leads a partition, since what a client is told of topics makes it forget all others. Who asks while a
-request is on its way shares the next one, so there are never more than two, however many ask.
+It keeps which broker leads a partition, since what a client is told of topics makes it forget all
+others. Who asks while a request is on its way shares the next one, so there are never more than
+two, however many ask.
 """
 
 import asyncio
@@ -62,9 +63,12 @@ class LogEnds:
     async def connect(
         cls, settings: LogSettings, *, timeout_seconds: float | None = None
     ) -> AsyncIterator["LogEnds"]:
-        """Every answer comes within `timeout_seconds` (by default the publish timeout), or fails as `UnavailableError`."""
+        """Every answer comes within `timeout_seconds` (by default the publish timeout), or fails as
+        `UnavailableError`.
+        """
         seconds = timeout_seconds or settings.publish_timeout_seconds
-        # An answer that never comes is given up on, or all that wait for the next one would wait for it too.
+        # An answer that never comes is given up on, or all that wait for the next one would wait
+        # for it too.
         client = AIOKafkaClient(**settings.client_options(), request_timeout_ms=int(1000 * seconds))
         ends = cls(settings, client, timeout_seconds=seconds)
         try:
@@ -89,13 +93,17 @@ class LogEnds:
         return topics
 
     async def ends(self, topics: Iterable[str]) -> dict[str, int]:
-        """The offset that the next record of each run topic will get; 0 if there is no such topic."""
+        """The offset that the next record of each run topic will get; 0 if there is no such
+        topic.
+        """
         named = [Partition(topic, 0) for topic in topics]
         ends = await self.ends_of(named)
         return {at.topic: ends.get(at, 0) for at in named}
 
     async def ends_of(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """The offset that the next record of each partition will get; nothing of one whose topic does not exist."""
+        """The offset that the next record of each partition will get; nothing of one whose topic
+        does not exist.
+        """
         ends: dict[Partition, int] = {}
         missing, gone_before = set(partitions), set[Partition]()
         with kafka_errors():
@@ -147,7 +155,8 @@ class LogEnds:
 
     async def _learn(self, unknown: Collection[Partition], answer: _Answer) -> None:
         """Finds out who leads these partitions, if they exist."""
-        # Only these: all topics of a broker that has 5,000 are 0.1 s of decoding, in which nothing else runs.
+        # Only these: all topics of a broker that has 5,000 are 0.1 s of decoding, in which nothing
+        # else runs.
         self._client.set_topics({at.topic for at in unknown})
         if not await self._client.force_metadata_update():
             raise KafkaConnectionError("no broker tells which topics there are")

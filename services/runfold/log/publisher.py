@@ -1,8 +1,10 @@
-"""Appending records: idempotent, acknowledged by all in-sync replicas, and never stuck on a producer that has failed.
+"""Appending records: idempotent, acknowledged by all in-sync replicas, and never stuck on a
+producer that has failed.
 
-After a batch was refused by the broker, every later batch of the same idempotent producer to that topic is refused too
-(its sequence numbers have a hole), so the producer is replaced. A publish that timed out may still arrive later; whoever
-repeats it keeps the `event_id`, and the fold counts it once.
+After a batch was refused by the broker, every later batch of the same idempotent producer to that
+topic is refused too (its sequence numbers have a hole), so the producer is replaced. A publish that
+timed out may still arrive later; whoever repeats it keeps the `event_id`, and the fold counts it
+once.
 """
 
 import asyncio
@@ -51,21 +53,27 @@ class Publisher:
             await publisher.close()
 
     async def prime(self, topics: Sequence[str]) -> None:
-        """Brings `topics` into the metadata with one request, instead of one for each topic at its first record."""
+        """Brings `topics` into the metadata with one request, instead of one for each topic at its
+        first record.
+        """
         client = (await self._healthy()).client
         with kafka_errors():
             async with asyncio.timeout(self._settings.publish_timeout_seconds):
                 await asyncio.gather(*(client.add_topic(topic) for topic in topics))
 
     async def forget(self, topic: str) -> None:
-        """Takes a topic that is about to be deleted out of the metadata, where it would be asked for again and again."""
+        """Takes a topic that is about to be deleted out of the metadata, where it would be asked
+        for again and again.
+        """
         # aiokafka can only be told the whole set, which it shows nowhere else.
         client = (await self._healthy()).client
         with kafka_errors():
             await client.set_topics(client._topics - {topic})  # noqa: SLF001
 
     async def send(self, topic: str, record: Outgoing, *, partition: int = 0) -> Ack:
-        """Hands over one record and returns once it is in the buffer; the acknowledgement resolves later."""
+        """Hands over one record and returns once it is in the buffer; the acknowledgement resolves
+        later.
+        """
         producer = await self._healthy()
         with kafka_errors():
             async with asyncio.timeout(self._settings.publish_timeout_seconds):
@@ -75,7 +83,9 @@ class Publisher:
         return self._watched(ack)
 
     async def send_batch(self, topic: str, records: Sequence[Outgoing], *, partition: int = 0) -> Ack:
-        """Hands over `records` as one record batch: all of them or none. Resolves to the first one's metadata."""
+        """Hands over `records` as one record batch: all of them or none. Resolves to the first
+        one's metadata.
+        """
         producer = await self._healthy()
         batch = producer.create_batch()
         for record in records:
@@ -91,7 +101,9 @@ class Publisher:
         return self._watched(ack)
 
     async def wait(self, ack: Ack) -> RecordMetadata:
-        """What the broker answered. Raises `UnavailableError` after the publish timeout, and for any refusal."""
+        """What the broker answered. Raises `UnavailableError` after the publish timeout, and for
+        any refusal.
+        """
         with kafka_errors():
             async with asyncio.timeout(self._settings.publish_timeout_seconds):
                 return await asyncio.shield(ack)
@@ -142,7 +154,8 @@ async def _start_producer(settings: LogSettings) -> AIOKafkaProducer:
         acks="all",
         linger_ms=0,
         max_batch_size=RECORD_BYTES_MAX,
-        # A request holds batches of several partitions; a dead letter alone may have the larger size.
+        # A request holds batches of several partitions; a dead letter alone may have the larger
+        # size.
         max_request_size=2 * DEAD_LETTER_BYTES_MAX,
     )
     try:

@@ -1,4 +1,6 @@
-"""Reading a stretch of one topic from the log, up to an end that is known when the reading starts."""
+"""Reading a stretch of one topic from the log, up to an end that is known when the reading
+starts.
+"""
 
 import asyncio
 import time
@@ -31,14 +33,15 @@ class LogGoneError(UnavailableError):
 async def read(
     settings: LogSettings, topic: str, *, partition: int = 0, first_offset: int = 0, end: int | None = None
 ) -> AsyncIterator[list[Record]]:
-    """The records of a partition of `topic` in order, as they come from the broker, from `first_offset` to `end` (exclusive;
-    by default its end as it is now). Raises `LogGoneError`, and `UnavailableError` when nothing comes for the publish
-    timeout.
+    """The records of a partition of `topic` in order, as they come from the broker, from
+    `first_offset` to `end` (exclusive; by default its end as it is now). Raises `LogGoneError`, and
+    `UnavailableError` when nothing comes for the publish timeout.
     """
     at = Partition(topic, partition)
     async with _consumer(settings, topic) as consumer:
         last = await _end(settings, consumer, at)
-        # A seek while a fetch is under way costs 0.2 s, until aiokafka fetches anew: so nothing is assigned before.
+        # A seek while a fetch is under way costs 0.2 s, until aiokafka fetches anew: so nothing is
+        # assigned before.
         consumer.assign([at])
         consumer.seek(at, first_offset)
         end = last if end is None else min(end, last)
@@ -59,7 +62,9 @@ async def read(
 
 
 async def end_offset(settings: LogSettings, topic: str) -> int:
-    """The offset that the next record of `topic` will get. Raises `LogGoneError`, `UnavailableError`."""
+    """The offset that the next record of `topic` will get. Raises `LogGoneError`,
+    `UnavailableError`.
+    """
     async with _consumer(settings, topic) as consumer:
         return await _end(settings, consumer, Partition(topic, 0))
 

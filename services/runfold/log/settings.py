@@ -62,7 +62,9 @@ def checked_prefix(value: str) -> str:
 
 
 def checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`options`, if every client takes them and the files that they name can be read. Raises `ValueError`."""
+    """`options`, if every client takes them and the files that they name can be read. Raises
+    `ValueError`.
+    """
     for name, value in options.items():
         if name not in OPTIONS:
             close = get_close_matches(name, sorted(OPTIONS), n=1) or sorted(OPTIONS)
@@ -93,7 +95,9 @@ Seconds = Annotated[float, Field(gt=0, le=_SECONDS_MAX, allow_inf_nan=False)]
 
 
 class LogSettings(BaseModel):
-    """`kafka_options` goes to every aiokafka client as it is: `security_protocol`, `ssl_context`, `sasl_...`."""
+    """`kafka_options` goes to every aiokafka client as it is: `security_protocol`, `ssl_context`,
+    `sasl_...`.
+    """
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, extra="forbid")
 
@@ -118,8 +122,8 @@ class LogSettings(BaseModel):
         return self
 
     def client_options(self) -> dict[str, Any]:
-        """What every aiokafka client is opened with. `ssl_cafile`, `ssl_certfile` and `ssl_keyfile` (paths, as text can carry
-        them) become the `ssl_context` that aiokafka wants.
+        """What every aiokafka client is opened with. `ssl_cafile`, `ssl_certfile` and `ssl_keyfile`
+        (paths, as text can carry them) become the `ssl_context` that aiokafka wants.
         """
         return {"bootstrap_servers": self.kafka, **_with_ssl_context(self.kafka_options)}
 
@@ -138,7 +142,9 @@ def _check_protocol(given: Mapping[str, Any]) -> None:
 
 
 def _with_ssl_context(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with a context instead of files. Raises `ValueError` for files that hold no certificate or key."""
+    """The options with a context instead of files. Raises `ValueError` for files that hold no
+    certificate or key.
+    """
     options = dict(given)
     files = {name.removeprefix("ssl_"): options.pop(name, None) for name in _SSL_FILES}
     if str(options.get("security_protocol")).endswith("SSL") and "ssl_context" not in options:

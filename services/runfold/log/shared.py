@@ -1,4 +1,6 @@
-"""The topics that many runs share: what is appended to them, and one partition read from its beginning."""
+"""The topics that many runs share: what is appended to them, and one partition read from its
+beginning.
+"""
 
 from collections.abc import AsyncIterator, Iterable
 from typing import Final, NamedTuple
@@ -17,8 +19,8 @@ from runfold_schemas.topics import CATALOG_PARTITIONS, RECORD_BYTES_MAX, Partiti
 
 
 async def send_shared(publisher: Publisher, settings: LogSettings, forward: Forward) -> Ack:
-    """Hands over an event to the topic and the partition that decide its key. Raises `EventTooLargeError` for one that the
-    topic would refuse.
+    """Hands over an event to the topic and the partition that decide its key. Raises
+    `EventTooLargeError` for one that the topic would refuse.
     """
     at = deciding(Topics(settings.prefix), forward.key)
     record = Outgoing(
@@ -43,7 +45,9 @@ async def forward(
 
 
 class Keyed(NamedTuple):
-    """An event under the key that it changes, with its offset and the broker's time, in milliseconds since 1970."""
+    """An event under the key that it changes, with its offset and the broker's time, in
+    milliseconds since 1970.
+    """
 
     key: str
     event: AnyEvent
@@ -52,8 +56,9 @@ class Keyed(NamedTuple):
 
 
 async def read_counting(settings: LogSettings, at: Partition) -> AsyncIterator[Keyed]:
-    """The events of one partition that count, up to its end as it is now: an event counts once under its key, however often
-    it comes. What cannot be decoded the projector keeps as a dead letter.
+    """The events of one partition that count, up to its end as it is now: an event counts once
+    under its key, however often it comes. What cannot be decoded the projector keeps as a dead
+    letter.
     """
     seen: set[tuple[str, str]] = set()
     async for records in read(settings, at.topic, partition=at.partition):
@@ -68,8 +73,8 @@ async def read_counting(settings: LogSettings, at: Partition) -> AsyncIterator[K
 
 
 def decided_event(record: Record, at: Partition) -> Keyed:
-    """The event of a record of that partition. Raises `UndecodableError` also where the key belongs to another one: what is
-    in the wrong partition has no place in the key's order.
+    """The event of a record of that partition. Raises `UndecodableError` also where the key belongs
+    to another one: what is in the wrong partition has no place in the key's order.
     """
     key, event = _DECODERS[at.topic.rpartition(".")[2]](record)
     if partition_of(key) != at.partition:

@@ -1,7 +1,7 @@
 """Following many partitions from given positions, without a consumer group.
 
-Assigning waits for the fetch in flight and forgets all positions (aiokafka has no incremental assignment), so changes
-are collected and applied between two fetches, and positions live here.
+Assigning waits for the fetch in flight and forgets all positions (aiokafka has no incremental
+assignment), so changes are collected and applied between two fetches, and positions live here.
 """
 
 import asyncio
@@ -18,24 +18,34 @@ from runfold_schemas.codec import Record
 from runfold_schemas.topics import Partition
 
 _FETCH_WAIT_MS = 50
-"""A new assignment waits for the fetch in flight; with 500 ms a new run's first event came after 4.5 s (p99), with 50 after 0.12."""
+"""A new assignment waits for the fetch in flight; with 500 ms a new run's first event came after
+4.5 s (p99), with 50 after 0.12.
+"""
 
 STEADY_FETCH_WAIT_MS = 500
-"""Where what is followed hardly ever changes: each fetch names all partitions, whether they have something or not."""
+"""Where what is followed hardly ever changes: each fetch names all partitions, whether they have
+something or not.
+"""
 
 _GETMANY_TIMEOUT_MS = 20
 
 _PARTITION_FETCH_BYTES = 1024 * 1024
 
 _LOOK_SECONDS = 1.0
-"""How often partitions are looked at that were passed without a record: a transaction ends with one that is never handed out."""
+"""How often partitions are looked at that were passed without a record: a transaction ends with one
+that is never handed out.
+"""
 
 _FETCH_BYTES = 8 * 1024 * 1024
-"""Of all partitions together. What one fetch brought is unpacked in one go, 50 ms for this much, and nothing else runs."""
+"""Of all partitions together. What one fetch brought is unpacked in one go, 50 ms for this much,
+and nothing else runs.
+"""
 
 
 class Slice(NamedTuple):
-    """What one fetch brought of one partition: records in order, perhaps none, and the position after them."""
+    """What one fetch brought of one partition: records in order, perhaps none, and the position
+    after them.
+    """
 
     partition: Partition
     records: list[Record]
@@ -58,14 +68,17 @@ class Tail:
     async def connect(
         cls, settings: LogSettings, *, fetch_wait_ms: int = _FETCH_WAIT_MS
     ) -> AsyncIterator["Tail"]:
-        """`fetch_wait_ms` is how long a fetch waits for a record to come, and a change of what is followed for that fetch."""
+        """`fetch_wait_ms` is how long a fetch waits for a record to come, and a change of what is
+        followed for that fetch.
+        """
         consumer = AIOKafkaConsumer(
             **settings.client_options(),
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             fetch_max_wait_ms=fetch_wait_ms,
-            # A larger record still comes: the broker never cuts the first batch of an answer, whatever the limit.
+            # A larger record still comes: the broker never cuts the first batch of an answer,
+            # whatever the limit.
             max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
             fetch_max_bytes=_FETCH_BYTES,
         )
@@ -104,7 +117,9 @@ class Tail:
         return len(self._positions)
 
     def end(self, partition: Partition) -> int | None:
-        """The end of `partition` as its last fetch told it; None before the first one was answered."""
+        """The end of `partition` as its last fetch told it; None before the first one was
+        answered.
+        """
         if self._changed.is_set() or partition not in self._consumer.assignment():
             return None
         end: int | None = self._consumer.highwater(partition)
@@ -116,7 +131,8 @@ class Tail:
         return offsets
 
     async def slices(self) -> AsyncIterator[list[Slice]]:
-        """Endless: what each fetch brought, partition by partition; an empty list where one brought nothing in time.
+        """Endless: what each fetch brought, partition by partition; an empty list where one brought
+        nothing in time.
 
         A slice without records says that the partition goes on behind something that is no record.
         """
@@ -136,8 +152,9 @@ class Tail:
 
     async def _assign(self) -> None:
         if self._positions:
-            # Kafka answers one request of a connection after the other. Without the pause the next fetch would be sent before
-            # the new topics' leaders are known, and these would wait until it has waited in vain.
+            # Kafka answers one request of a connection after the other. Without the pause the next
+            # fetch would be sent before the new topics' leaders are known, and these would wait
+            # until it has waited in vain.
             self._consumer.pause(*self._consumer.assignment())
             with kafka_errors():
                 # aiokafka takes the names only through its client.
@@ -151,7 +168,9 @@ class Tail:
         self._assigned.set()
 
     def _passed(self, fetched: Container[Partition]) -> list[Partition]:
-        """The partitions that may have gone on without a record; none until it is time to look again."""
+        """The partitions that may have gone on without a record; none until it is time to look
+        again.
+        """
         if time.monotonic() - self._looked_at < _LOOK_SECONDS:
             return []
         self._looked_at = time.monotonic()

@@ -1,4 +1,6 @@
-"""One active run in a worker's memory: the fold after `next_offset` records, and how it is loaded from what is stored."""
+"""One active run in a worker's memory: the fold after `next_offset` records, and how it is loaded
+from what is stored.
+"""
 
 import time
 from collections.abc import Sequence
@@ -48,7 +50,9 @@ class ActiveRun:
         self.max_time = max_time
         """The latest append time in the log, milliseconds since 1970."""
         self.stored_offset = self.record.next_offset
-        """Where its pages end, as far as this worker knows; behind `next_offset` while a write is on its way."""
+        """Where its pages end, as far as this worker knows; behind `next_offset` while a write is
+        on its way.
+        """
         self.quiet_since = time.monotonic()
         self.bells = 0
         self.small_pages = 0
@@ -71,7 +75,8 @@ class ActiveRun:
         had_ended = self.admission.ended
         undecodable: list[Admitted] = []
         pages: list[Page] = []
-        # A page's worth at a time: its events are gone again before the garbage collector would walk over them.
+        # A page's worth at a time: its events are gone again before the garbage collector would
+        # walk over them.
         for start in range(0, len(records) or 1, EVENTS_MAX):
             chunk = records[start : start + EVENTS_MAX]
             reached = chunk[-1].offset + 1 if start + EVENTS_MAX < len(records) else next_offset
@@ -137,8 +142,8 @@ class ActiveRun:
 
 
 async def load(pages: PageStore, state: RunState, topic: str, *, bytes_max: int | None = None) -> ActiveRun:
-    """The run as it is stored: its state, and the fold of the pages that reach further; of those as many as `bytes_max` is
-    reached by, if it is given.
+    """The run as it is stored: its state, and the fold of the pages that reach further; of those as
+    many as `bytes_max` is reached by, if it is given.
     """
     position = state.record.next_offset
     seen: list[str] = []
@@ -181,7 +186,9 @@ async def _read(pages: PageStore, log_id: str, position: int, bytes_max: int | N
 
 
 def _ids_before(page: Page, position: int) -> list[str]:
-    """The ids of a page that the saved state ends within, up to there: a merge can make such a page."""
+    """The ids of a page that the saved state ends within, up to there: a merge can make such a
+    page.
+    """
     exceptions = {offset for offset, outcome, _ in page.exceptions if outcome != "late"}
     return [
         decode(record.value).event_id

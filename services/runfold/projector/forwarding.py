@@ -1,8 +1,10 @@
-"""Taking changes of what runs share to the topic that decides them, where their publisher has not done so.
+"""Taking changes of what runs share to the topic that decides them, where their publisher has not
+done so.
 
-Who publishes through us forwards at once, so nearly always the change has come already by the time that it is looked for
-here. It is looked for in what is folded of the shared topics: after a rebuild from nothing that must first have reached
-what was there when this worker began, or all that ever was would be forwarded once more.
+Who publishes through us forwards at once, so nearly always the change has come already by the time
+that it is looked for here. It is looked for in what is folded of the shared topics: after a rebuild
+from nothing that must first have reached what was there when this worker began, or all that ever
+was would be forwarded once more.
 """
 
 import asyncio
@@ -36,11 +38,13 @@ class Forwarder:
         self._topics = Topics(settings.prefix)
         self._caught_up = False
         self._decided_at: dict[str, tuple[Partition, int]] = {}
-        """By run: how far its session's partition has to be folded until it is known whose the session is."""
+        """By run: how far its session's partition has to be folded until it is known whose the
+        session is.
+        """
 
     async def forward(self, forwards: Sequence[Forward]) -> set[str]:
-        """Returns when each of them is durable in the topic that decides it; but for those of the runs that it gives, of which
-        it cannot be told yet whether they won their session.
+        """Returns when each of them is durable in the topic that decides it; but for those of the
+        runs that it gives, of which it cannot be told yet whether they won their session.
         """
         if not self._caught_up:
             await self._catch_up()
@@ -57,12 +61,15 @@ class Forwarder:
             await self._publisher.wait(ack)
 
     async def _lost_sessions(self, forwards: Sequence[Forward]) -> set[str]:
-        """The runs that were opened for a session which is not theirs. Notes those of which that cannot be told yet."""
+        """The runs that were opened for a session which is not theirs. Notes those of which that
+        cannot be told yet.
+        """
         opened = {one.event.run_id: one.session_id for one in forwards if one.session_id is not None}
         if not opened:
             self._decided_at = {}
             return set()
-        # Looked at before the sessions are, or one that is folded in between would be taken for lost.
+        # Looked at before the sessions are, or one that is folded in between would be taken for
+        # lost.
         reached = await self._decided.positions()
         sessions = await self._sessions.get(list(opened.values()))
         await self._note_ends(
@@ -78,7 +85,9 @@ class Forwarder:
         return lost
 
     async def _note_ends(self, doubtful: Mapping[str, str]) -> None:
-        """Where the partitions of these sessions ended when they were doubted first: by then each was won or lost."""
+        """Where the partitions of these sessions ended when they were doubted first: by then each
+        was won or lost.
+        """
         partitions = {
             run_id: deciding(self._topics, session_key(session_id)) for run_id, session_id in doubtful.items()
         }

@@ -1,4 +1,6 @@
-"""What the catalog says of runs' lives, taken to MongoDB; and said again where something else was said behind it."""
+"""What the catalog says of runs' lives, taken to MongoDB; and said again where something else was
+said behind it.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -52,7 +54,9 @@ class Lives:
             return False
 
     async def _restate(self, lives: Sequence[Life]) -> None:
-        """Says again what stands of a run where something else was said behind it, for compaction to keep."""
+        """Says again what stands of a run where something else was said behind it, for compaction
+        to keep.
+        """
         run_ids = [life.run_id for life in lives]
         standing, deleted = await self._runs.get_many(run_ids), await self._runs.deleted(run_ids)
         # Somebody opened the run a second time: the first life stands.
@@ -71,7 +75,9 @@ class Lives:
         )
 
     async def _deleted_with_session(self, run_ids: Sequence[str]) -> list[Life]:
-        """Those of these runs whose session was deleted, behind their announcement, while nothing was stored of them."""
+        """Those of these runs whose session was deleted, behind their announcement, while nothing
+        was stored of them.
+        """
         states = [
             state
             for state in (await self._runs.get_many(run_ids)).values()

@@ -12,7 +12,9 @@ from runfold_projections.memory import BankRecord, Decided, MemoryFold, apply_to
 
 
 class MemoriesTopic:
-    """Heads are saved after all else, with the position: a crash before that finds them as they were, and decides the same again."""
+    """Heads are saved after all else, with the position: a crash before that finds them as they
+    were, and decides the same again.
+    """
 
     def __init__(self, stores: Edition) -> None:
         self._decided = stores.decided

@@ -1,9 +1,10 @@
-"""A rebuild is a projector of the next edition: it reads the catalog from the beginning, folds every run, keeps up with
-what is appended meanwhile, and then the pointer is switched.
+"""A rebuild is a projector of the next edition: it reads the catalog from the beginning, folds
+every run, keeps up with what is appended meanwhile, and then the pointer is switched.
 
-Readers go on with the old edition until shortly before; around the switch they look into both, so nothing that they
-saw is gone for a moment. The projectors notice the switch within a second, take the new edition over from the
-rebuild's worker, and leave the old one, which is dropped after the grace time.
+Readers go on with the old edition until shortly before; around the switch they look into both, so
+nothing that they saw is gone for a moment. The projectors notice the switch within a second, take
+the new edition over from the rebuild's worker, and leave the old one, which is dropped after the
+grace time.
 """
 
 import asyncio
@@ -38,9 +39,11 @@ class Progress(NamedTuple):
 async def rebuild(
     settings: Settings, *, report: Callable[[Progress], None], switched: Callable[[], None]
 ) -> Progress:
-    """Rebuilds every projection from the log; tells its progress, and when readers use the new ones.
+    """Rebuilds every projection from the log; tells its progress, and when readers use the new
+    ones.
 
-    Raises `RebuildError` when another rebuild overtakes it, and `UnavailableError`; either may come in a group.
+    Raises `RebuildError` when another rebuild overtakes it, and `UnavailableError`; either may come
+    in a group.
     """
     async with connect(settings.mongo, settings.database) as database:
         editions = Editions(database)
@@ -60,7 +63,8 @@ async def rebuild(
                 await asyncio.sleep(_JOIN_SECONDS)
                 _must(await editions.switch(old=old, new=new))
                 switched()
-                # The projectors take over, and readers who have not noticed the switch still read the old edition.
+                # The projectors take over, and readers who have not noticed the switch still read
+                # the old edition.
                 await asyncio.sleep(settings.retire_seconds)
                 working.cancel()
         except* RebuildError:
@@ -82,7 +86,9 @@ def _must(done: bool) -> None:
 async def _catching_up(
     database: Database, editions: Editions, *, old: str, new: str
 ) -> AsyncIterator[Progress]:
-    """The progress again and again, until all of the old edition has reached its old end in the new one."""
+    """The progress again and again, until all of the old edition has reached its old end in the new
+    one.
+    """
     while True:
         pointer = await editions.pointer()
         _must(pointer is not None and pointer.building == new)

@@ -1,8 +1,8 @@
 """The projector's process: a worker on the edition that is read, health and metrics.
 
-When the pointer moves to another edition (a rebuild has caught up, or the database was dropped and begins anew), a
-worker for the new one starts at once. The old one stops before readers let its edition go, so that what they saw there last has
-come in the new one too.
+When the pointer moves to another edition (a rebuild has caught up, or the database was dropped and
+begins anew), a worker for the new one starts at once. The old one stops before readers let its
+edition go, so that what they saw there last has come in the new one too.
 """
 
 import asyncio
@@ -57,8 +57,9 @@ class Projector:
             raise UnavailableError("Kafka", reason="this projector owns no partition of the catalog yet")
 
     async def project(self) -> None:
-        """Endless: waits while Kafka or MongoDB is away, and starts anew from what is stored; after a defect too, which a record
-        may bring about: it is told of once, with where it was, and whoever watches sees that this one is not ready.
+        """Endless: waits while Kafka or MongoDB is away, and starts anew from what is stored; after
+        a defect too, which a record may bring about: it is told of once, with where it was, and
+        whoever watches sees that this one is not ready.
         """
         while True:
             try:

@@ -2,8 +2,8 @@
 
     events --> values of app: and user: keys --> deleted runs --> sessions
 
-A crash between any two repeats work and loses nothing, and so does another owner of the partition that is still at work:
-everything is written over what is older only.
+A crash between any two repeats work and loses nothing, and so does another owner of the partition
+that is still at work: everything is written over what is older only.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -55,7 +55,9 @@ class SessionsTopic:
         return {}
 
     async def delete_expired(self, partitions: Collection[int]) -> None:
-        """Deletes the sessions of these partitions whose time is over, by an event as anybody would."""
+        """Deletes the sessions of these partitions whose time is over, by an event as anybody
+        would.
+        """
         now = datetime.now(UTC)
         async for session in self._sessions.expired(now):
             key = session_key(session.session_id)
@@ -70,21 +72,26 @@ class SessionsTopic:
         own = life_of(session)
         gone = []
         if await self._is_own(own):
-            # Before the others are looked for: who adds one that is not there yet looks for this afterwards.
+            # Before the others are looked for: who adds one that is not there yet looks for this
+            # afterwards.
             gone = await self._runs.delete(
                 [(own, partition_of(own.run_id))], with_session={own.run_id: deleted_ms}
             )
-        # The id may have been taken again since, by which the catalog names runs of the next session as well: in a rebuild
-        # they are all known before the deletion is read.
+        # The id may have been taken again since, by which the catalog names runs of the next
+        # session as well: in a rebuild they are all known before the deletion is read.
         named = await self._runs.of_session(session.session_id, announced_by_ms=deleted_ms)
         named = [life for life in named if not is_session_run(life.run_id, life.log_id)]
-        # Told before they cannot be found by their session any more: a crash in between forgets none of them.
+        # Told before they cannot be found by their session any more: a crash in between forgets
+        # none of them.
         await self._writer.announce_deleted(gone + named)
-        # Unreadable at once; the owner of each run, who is told by the catalog, clears up behind it.
+        # Unreadable at once; the owner of each run, who is told by the catalog, clears up behind
+        # it.
         await self._runs.delete((life, partition_of(life.run_id)) for life in named)
 
     async def _is_own(self, own: Life) -> bool:
-        """Whether the run is the session's, as far as it is known: whoever creates a session could name any."""
+        """Whether the run is the session's, as far as it is known: whoever creates a session could
+        name any.
+        """
         standing = (await self._runs.get_many([own.run_id])).get(own.run_id)
         return standing is None or (
             standing.log_id == own.log_id and standing.record.session_id == own.session_id

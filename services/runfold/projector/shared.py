@@ -1,9 +1,10 @@
-"""What a worker folds of the topics that runs share: the partitions of the same numbers as its partitions of the catalog.
+"""What a worker folds of the topics that runs share: the partitions of the same numbers as its
+partitions of the catalog.
 
     slice --> dead letters --> the topic's fold, and which events have come --> heads, position
 
-A crash between any two repeats work and loses nothing, and so does another owner of the partition that is still at work:
-everything is written over what is older only.
+A crash between any two repeats work and loses nothing, and so does another owner of the partition
+that is still at work: everything is written over what is older only.
 """
 
 import asyncio
@@ -27,8 +28,8 @@ class TopicFold(Protocol):
         """What there is already of all that these events may change."""
 
     async def take(self, events: Sequence[Keyed], standing: Any) -> Mapping[str, Decided]:
-        """Folds events of one partition that count, in their order, onto what stands, and writes what they make: all but the
-        heads that it gives, which belong to the position.
+        """Folds events of one partition that count, in their order, onto what stands, and writes
+        what they make: all but the heads that it gives, which belong to the position.
         """
 
 
@@ -88,7 +89,8 @@ class SharedTopics:
             fold.standing(keyed),
         )
         counting = [one for one in keyed if firsts[one.key, one.event.event_id] == one.offset]
-        # Whoever begins at a position relies on everything before it being noted, and on nothing behind it.
+        # Whoever begins at a position relies on everything before it being noted, and on nothing
+        # behind it.
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._decided.note(firsts))
             taking = tasks.create_task(fold.take(counting, standing)) if counting else None

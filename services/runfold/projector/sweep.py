@@ -47,7 +47,9 @@ class Sweep:
         self._unannounced: dict[str, _Unannounced] = {}
 
     async def look(self, topics: Mapping[str, RunTopic], stored: Mapping[str, tuple[str, int]]) -> Found:
-        """What is to be done about `topics`, which are not tailed, given life and position of each run that is stored."""
+        """What is to be done about `topics`, which are not tailed, given life and position of each
+        run that is stored.
+        """
         known = {
             name: stored[run.run_id][1]
             for name, run in topics.items()
@@ -62,8 +64,9 @@ class Sweep:
         )
 
     async def announce(self, topics: Mapping[str, RunTopic]) -> list[str]:
-        """Announces runs whose opener did not: it crashed, or does not know the catalog. Gives the topics that belong to
-        nobody: their opener lost the session that they were made for, or died before it was there.
+        """Announces runs whose opener did not: it crashed, or does not know the catalog. Gives the
+        topics that belong to nobody: their opener lost the session that they were made for, or died
+        before it was there.
         """
         run_ids = [run.run_id for run in topics.values()]
         known = {*await self._runs.get_many(run_ids), *await self._runs.deleted(run_ids)}
@@ -75,7 +78,8 @@ class Sweep:
             else _Unannounced(now)
             for name in unknown
         }
-        # An opener may be between its topic and its announcement: what is unknown is looked at in the next sweep.
+        # An opener may be between its topic and its announcement: what is unknown is looked at in
+        # the next sweep.
         ends = await self._ends.ends(unknown & before.keys())
         orphans = []
         for name in sorted(ends):

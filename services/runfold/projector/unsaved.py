@@ -1,5 +1,6 @@
-"""What is folded of the runs and not saved yet, and the rule of saving: a run's state is saved when all that the events up to it
-change of shared state is durable in `{prefix}.sessions`. So whoever begins at a saved state has nothing left to forward.
+"""What is folded of the runs and not saved yet, and the rule of saving: a run's state is saved when
+all that the events up to it change of shared state is durable in `{prefix}.sessions`. So whoever
+begins at a saved state has nothing left to forward.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,9 @@ from runfold.store.runs import RunState
 from runfold_projections.state import Forward, Value
 
 FORWARDS_BYTES_MAX = 16 * 1024 * 1024
-"""Of the events whose changes of shared state wait, of all runs together. What comes on top is folded again, later."""
+"""Of the events whose changes of shared state wait, of all runs together. What comes on top is
+folded again, later.
+"""
 
 
 @dataclass(slots=True, eq=False)

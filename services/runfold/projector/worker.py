@@ -4,8 +4,9 @@
                  ^                                  |
                  +---- ended lives <----------------+
 
-A quiet run is parked and costs nothing; a bell or the sweep wakes it. Every error of Kafka or MongoDB ends the worker:
-whoever runs it starts a new one, which loads everything from what is stored. There is no other recovery.
+A quiet run is parked and costs nothing; a bell or the sweep wakes it. Every error of Kafka or
+MongoDB ends the worker: whoever runs it starts a new one, which loads everything from what is
+stored. There is no other recovery.
 """
 
 import asyncio
@@ -37,7 +38,9 @@ from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.topics import Partition, RunTopic, Topics
 
 _CATCHING_UP_MAX = 200
-"""Runs with a backlog that are tailed at once: every fetch names all topics, so more of them make each one slower."""
+"""Runs with a backlog that are tailed at once: every fetch names all topics, so more of them make
+each one slower.
+"""
 
 _UNBROKEN_MAX = 500
 """Records that are folded in one go: about 10 ms. One run's part of a fetch is never broken."""
@@ -85,7 +88,8 @@ class Worker:
         self._sweep = Sweep(self._log_settings, ends, stores, writer)
         self._lives = Lives(self._topics, stores.runs, writer)
         self._deleted: asyncio.Queue[RunTopic] = asyncio.Queue()
-        # Who is active and who is parked changes under this lock, so that a bell never meets a run half parked.
+        # Who is active and who is parked changes under this lock, so that a bell never meets a run
+        # half parked.
         self._membership = asyncio.Lock()
         self._tasks: asyncio.TaskGroup
         self.events = 0
@@ -135,7 +139,8 @@ class Worker:
 
     async def _change_ownership(self) -> None:
         async with self._membership:
-            # What is ours again may have been another's meanwhile, who took up runs there, and heard of the end of others.
+            # What is ours again may have been another's meanwhile, who took up runs there, and
+            # heard of the end of others.
             deleted = await self._runs.deleted(self._active)
             for run in list(self._active.values()):
                 if run.catalog_partition not in self._partitions or deleted.get(run.run_id) == run.log_id:
@@ -192,7 +197,8 @@ class Worker:
     async def _load(self, state: RunState) -> ActiveRun:
         run = await load(self._pages, state, self._topics.run(state.run_id, state.log_id))
         if run.next_offset > state.record.next_offset:
-            # Its last worker died between the pages and this. Nothing more may ever come that would save it.
+            # Its last worker died between the pages and this. Nothing more may ever come that would
+            # save it.
             self._writer.save_soon(run.folded())
         if run.admission.ended and not state.ended:
             await self._writer.announce_ended([run])
@@ -214,7 +220,8 @@ class Worker:
     def _feed_tail(self) -> None:
         room = _CATCHING_UP_MAX - len(self._catching_up)
         if room < min(len(self._backlog), _CATCHING_UP_MAX // 2):
-            # Following more gives up the fetch on its way, so a long backlog comes in large portions.
+            # Following more gives up the fetch on its way, so a long backlog comes in large
+            # portions.
             return
         while self._backlog and len(self._catching_up) < _CATCHING_UP_MAX:
             run = self._backlog.popleft()
@@ -235,7 +242,8 @@ class Worker:
             await self._look_who_caught_up()
 
     async def _fold(self, slices: Sequence[Slice]) -> list[Folded]:
-        # Whose records these are is settled now: a run that is loaded anew meanwhile begins somewhere else.
+        # Whose records these are is settled now: a run that is loaded anew meanwhile begins
+        # somewhere else.
         parts = [(part, self._by_topic.get(part.partition.topic)) for part in slices]
         batch = []
         unbroken = 0
@@ -293,7 +301,8 @@ class Worker:
             quiet = [
                 run for run in self._active.values() if run.quiet_since < before and self._is_stored(run)
             ]
-            # A few at a time, so that what a bell wakes or the catalog brings does not wait for all of them.
+            # A few at a time, so that what a bell wakes or the catalog brings does not wait for all
+            # of them.
             for begin in range(0, len(quiet), _PARKING_MAX):
                 group = quiet[begin : begin + _PARKING_MAX]
                 await self._writer.flush()
@@ -311,7 +320,9 @@ class Worker:
         return end is not None and end <= run.stored_offset
 
     async def _park(self, runs: Sequence[ActiveRun]) -> None:
-        """Parks the runs, and takes back those whose log went on in the meantime. No bell comes in between."""
+        """Parks the runs, and takes back those whose log went on in the meantime. No bell comes in
+        between.
+        """
         positions = {run.topic: run.next_offset for run in runs}
         for run in runs:
             if run.small_pages > 1:
@@ -324,7 +335,9 @@ class Worker:
         await self._wake([run.run_id for run in runs if ends[run.topic] > positions[run.topic]])
 
     async def _clear_deleted(self) -> None:
-        """Endless: removes what is left of deleted runs, their topics last, so that the sweep finds what was not finished."""
+        """Endless: removes what is left of deleted runs, their topics last, so that the sweep finds
+        what was not finished.
+        """
         while True:
             runs = [await self._deleted.get()]
             while not self._deleted.empty() and len(runs) < _CLEARING_MAX:
@@ -332,7 +345,8 @@ class Worker:
             topics = [self._topics.run(*run) for run in runs]
             for topic in topics:  # leaves the tail's metadata before it goes
                 await self._tail.let_go(Partition(topic, 0))
-            # Forgotten first: of what is being written just now the writer hears later, and clears up behind itself.
+            # Forgotten first: of what is being written just now the writer hears later, and clears
+            # up behind itself.
             await self._writer.forget([run.log_id for run in runs])
             await self._pages.delete_logs([run.log_id for run in runs])
             await self._admin.delete_topics(topics)

@@ -1,7 +1,9 @@
-"""What a worker writes, in the order that makes a crash harmless: dead letters, pages, the ended life, the state.
+"""What a worker writes, in the order that makes a crash harmless: dead letters, pages, the ended
+life, the state.
 
-Pages of one run are inserted one after the other, so what is stored never has a hole; those of many runs go together.
-States are saved by a loop of their own, and so are small pages merged: new events wait for neither.
+Pages of one run are inserted one after the other, so what is stored never has a hole; those of many
+runs go together. States are saved by a loop of their own, and so are small pages merged: new events
+wait for neither.
 """
 
 import asyncio
@@ -32,17 +34,23 @@ _BURIED = Counter(
 )
 
 _SAVE_PAUSE_SECONDS = 0.25
-"""Between two savings at the least: a run that gets an event every few milliseconds is one update, not many."""
+"""Between two savings at the least: a run that gets an event every few milliseconds is one update,
+not many.
+"""
 
 _SAVE_PAUSE_MAX_SECONDS = 10.0
-"""A saving that took a minute was hardly under load: the process had been stopped, or MongoDB was away."""
+"""A saving that took a minute was hardly under load: the process had been stopped, or MongoDB was
+away.
+"""
 
 _UNDECIDED_PAUSE_SECONDS = 0.1
 """Before it is looked again for what says whether a change is to be forwarded."""
 
 
 class Writer:
-    """`told` is the edition before, in a rebuild: of what it has folded, dead letters and ends are known already."""
+    """`told` is the edition before, in a rebuild: of what it has folded, dead letters and ends are
+    known already.
+    """
 
     def __init__(
         self,
@@ -67,7 +75,9 @@ class Writer:
         self._mergeable: asyncio.Queue[ActiveRun] = asyncio.Queue()
 
     async def write(self, batch: Sequence[Folded]) -> list[ActiveRun]:
-        """Writes what was folded; gives the runs where another worker was first, which must be loaded anew."""
+        """Writes what was folded; gives the runs where another worker was first, which must be
+        loaded anew.
+        """
         await self._bury_of_runs([(one.run, bad) for one in batch for bad in one.undecodable])
         beaten: set[str] = set()
         for turn in range(max((len(one.pages) for one in batch), default=0)):
@@ -93,8 +103,8 @@ class Writer:
         self._mergeable.put_nowait(run)
 
     async def merge_pages(self) -> None:
-        """Endless: merges the runs that were named, one after the other. It may meet the writing of the same run: what is
-        appended meanwhile stays beside the merged page.
+        """Endless: merges the runs that were named, one after the other. It may meet the writing of
+        the same run: what is appended meanwhile stays beside the merged page.
         """
         while True:
             await self.merge(await self._mergeable.get())
@@ -104,7 +114,9 @@ class Writer:
         run.merge_from = await self._pages.merge(run.log_id, first_offset=run.merge_from)
 
     async def announce_ended(self, runs: Sequence[ActiveRun]) -> None:
-        """Tells publishers, by the catalog, that these lives are over. Of one that was deleted that is the last word."""
+        """Tells publishers, by the catalog, that these lives are over. Of one that was deleted that
+        is the last word.
+        """
         if runs:
             told = await self._told_of(runs)
             deleted = await self._runs.deleted_logs([run.run_id for run in runs])
@@ -146,7 +158,9 @@ class Writer:
             await asyncio.sleep(_pause_after(time.monotonic() - began))
 
     async def flush(self) -> None:
-        """Saves what has changed: values, and each state that waits for nothing that is to be forwarded."""
+        """Saves what has changed: values, and each state that waits for nothing that is to be
+        forwarded.
+        """
         async with self._saving:
             # Taken at one moment: a state is never saved before the values that its events set.
             unsaved = self._unsaved.all()
@@ -168,7 +182,9 @@ class Writer:
             self._has_to_forward.set()
 
     async def forward_changes(self) -> None:
-        """Endless: forwards what changes shared state. A run's state is saved after it, so a crash forgets none of it."""
+        """Endless: forwards what changes shared state. A run's state is saved after it, so a crash
+        forgets none of it.
+        """
         while True:
             await self._has_to_forward.wait()
             self._has_to_forward.clear()
@@ -196,7 +212,9 @@ class Writer:
                 self._changed.set()
 
     async def forget(self, log_ids: Sequence[str]) -> None:
-        """Leaves of deleted runs nothing to be saved, and removes the state that their logs decided."""
+        """Leaves of deleted runs nothing to be saved, and removes the state that their logs
+        decided.
+        """
         async with self._saving:
             self._unsaved.forget(log_ids)
             await self._forget_values(log_ids)
@@ -205,8 +223,8 @@ class Writer:
         await self._values.delete([own_scope(log_id) for log_id in log_ids])
 
     async def _clear_up(self, run_ids: Sequence[str]) -> None:
-        """Removes what was written of runs that had been deleted before: whoever cleared up behind them may have done so
-        already, and nobody would look for it again.
+        """Removes what was written of runs that had been deleted before: whoever cleared up behind
+        them may have done so already, and nobody would look for it again.
         """
         if run_ids and (log_ids := await self._runs.deleted_logs(run_ids)):
             await self._pages.delete_logs(log_ids)
@@ -246,9 +264,11 @@ def _pause_after(seconds: float) -> float:
 
 
 def dead_letter(origin: str, admitted: Admitted) -> Outgoing:
-    """The record as it was, keyed by its origin: one that is buried again after a crash has the same key.
+    """The record as it was, keyed by its origin: one that is buried again after a crash has the
+    same key.
 
-    One that came compressed may be too large to be sent as it is: it is cut, and its origin has all of it.
+    One that came compressed may be too large to be sent as it is: it is cut, and its origin has all
+    of it.
     """
     record = admitted.record
     told = [

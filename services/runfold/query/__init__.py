@@ -1,4 +1,5 @@
-"""HTTP out: run records, events, ledgers and live runs, from the snapshot in MongoDB or from the log.
+"""HTTP out: run records, events, ledgers and live runs, from the snapshot in MongoDB or from the
+log.
 
 app ──> RunReader ──┬──> SnapshotHistory ──> Snapshots ──> MongoDB        a run's records, slice by slice
          │          └──> LogHistory ──────> Lives, reader ──> Kafka

@@ -1,12 +1,11 @@
 """The query service: its routes, and how it is run.
 
-GET  /v1/runs                    runs by agent, session, status, label, time
-GET  /v1/runs/{id}               the run record
-GET  /v1/runs/{id}/events        records by range, type and turn
-GET  /v1/runs/{id}/ledger        the transcript, whole or as of an earlier moment; POST adds new messages
-GET  /v1/runs/{id}/follow        server-sent events: history first, then live
-GET  /v1/sessions/{id}/runs      the session's runs in order
-GET  /v1/sessions/{id}/ledger    their ledgers one after the other
+GET  /v1/runs                    runs by agent, session, status, label, time GET  /v1/runs/{id}
+the run record GET  /v1/runs/{id}/events        records by range, type and turn GET
+/v1/runs/{id}/ledger        the transcript, whole or as of an earlier moment; POST adds new messages
+GET  /v1/runs/{id}/follow        server-sent events: history first, then live GET
+/v1/sessions/{id}/runs      the session's runs in order GET  /v1/sessions/{id}/ledger    their
+ledgers one after the other
 
 Ids are percent-encoded, so a slash of theirs is `%2F`.
 """
@@ -144,9 +143,9 @@ def _add_events(routes: APIRouter, reading: Reading) -> None:
         min_offset: MinOffset = None,
         source: From = "snapshot",
     ) -> Response:
-        """Records in the order of the log, each with its offset, time and outcome. An answer holds `limit` of them or
-        4 MB; go on with `first_offset` = `next_offset` until that has reached `end_offset`, or the
-        one that you asked for.
+        """Records in the order of the log, each with its offset, time and outcome. An answer holds
+        `limit` of them or 4 MB; go on with `first_offset` = `next_offset` until that has reached
+        `end_offset`, or the one that you asked for.
         """
         history = await reading.runs.history(run_id, min_offset=min_offset, source=source)
         end = history.end if end_offset is None else min(end_offset, history.end)
@@ -163,15 +162,15 @@ def _add_ledger(routes: APIRouter, reading: Reading) -> None:
 
     @routes.get("/runs/{run_id}/ledger", summary="Read a ledger", **shown)
     async def read_ledger(*, run_id: RunId, wanted: LedgerWanted) -> Response:
-        """The transcript of a run, exactly as it was: messages to hand back to a model provider. Large ones are streamed;
-        one that breaks off did not end.
+        """The transcript of a run, exactly as it was: messages to hand back to a model provider.
+        Large ones are streamed; one that breaks off did not end.
         """
         return await _ledger(reading, run_id, wanted)
 
     @routes.post("/runs/{run_id}/ledger", summary="Read a ledger and add new messages", **shown)
     async def read_ledger_and_more(*, run_id: RunId, wanted: LedgerWanted, new: NewMessages) -> Response:
-        """As GET, with the caller's messages at the end, so that one call makes and validates what a model is sent.
-        Nothing is stored.
+        """As GET, with the caller's messages at the end, so that one call makes and validates what
+        a model is sent. Nothing is stored.
         """
         return await _ledger(reading, run_id, wanted, more=new.messages)
 
@@ -179,7 +178,8 @@ def _add_ledger(routes: APIRouter, reading: Reading) -> None:
 async def _ledger(
     reading: Reading, run_id: str, wanted: LedgerParameters, *, more: Sequence[Message] = ()
 ) -> Response:
-    # A prefix is the same whenever it is read, so it is not answered before the run has reached its end.
+    # A prefix is the same whenever it is read, so it is not answered before the run has reached its
+    # end.
     offsets = (wanted.min_offset, wanted.cut_off.offset)
     least = max((offset for offset in offsets if offset is not None), default=None)
     history = await reading.runs.history(run_id, min_offset=least, source=wanted.source)
@@ -211,8 +211,9 @@ def _add_follow(routes: APIRouter, reading: Reading) -> None:
         until_end: UntilEnd = False,
         last_event_id: LastEventId = None,
     ) -> Response:
-        """Server-sent events: the history from `first_offset` on, then every new event as it is appended. A stream that
-        breaks off is taken up after its last event by asking again with `Last-Event-ID`.
+        """Server-sent events: the history from `first_offset` on, then every new event as it is
+        appended. A stream that breaks off is taken up after its last event by asking again with
+        `Last-Event-ID`.
         """
         begin = first_offset if last_event_id is None else last_event_id + 1
         follower = Follower(run_id, begin, wanted, until_end=until_end)
@@ -246,7 +247,9 @@ def _add_sessions(routes: APIRouter, reading: Reading) -> None:
     async def read_session_ledger(
         *, session_id: SessionId, validate: Validator, form: FormWanted
     ) -> Response:
-        """The ledgers of a session's runs one after the other, never interleaved. A session without runs has no messages."""
+        """The ledgers of a session's runs one after the other, never interleaved. A session without
+        runs has no messages.
+        """
         histories = reading.sessions.histories(session_id)
         if form is not None:
             request = await session_request(session_id, histories, form, validate=validate)

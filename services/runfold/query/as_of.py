@@ -1,4 +1,6 @@
-"""Where a history is cut off to show the run as it was: after an offset, at a time, after a turn or before one."""
+"""Where a history is cut off to show the run as it was: after an offset, at a time, after a turn or
+before one.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,7 +15,9 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """At most one of these is given; none means the whole run. Raises `InvalidEventError` for more."""
+    """At most one of these is given; none means the whole run. Raises `InvalidEventError` for
+    more.
+    """
 
     offset: int | None = None
     time: datetime | None = None
@@ -32,7 +36,9 @@ class AsOf:
             raise InvalidEventError(f"only one of {' and '.join(given)} can be given", field=given[1])
 
     async def end(self, history: History) -> int:
-        """The end of the prefix. Raises `InvalidEventError` for a turn that the run does not have."""
+        """The end of the prefix. Raises `InvalidEventError` for a turn that the run does not
+        have.
+        """
         if self.offset is not None:
             return min(self.offset + 1, history.end)
         if self.time is not None:
@@ -45,7 +51,9 @@ class AsOf:
 
 
 async def _end_at(history: History, time: datetime) -> int:
-    """Before the first record whose running-maximum append time is later: a broker's clock may have been set back."""
+    """Before the first record whose running-maximum append time is later: a broker's clock may have
+    been set back.
+    """
     milliseconds = (time - _EPOCH) // _MILLISECOND
     async for part in history.slices():
         if part.max_time > milliseconds:

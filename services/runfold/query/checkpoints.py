@@ -1,7 +1,8 @@
 """Ledgers of runs that were read before, kept as JSON up to where the last exchange begins.
 
-A log only grows, and what comes later changes an earlier message in one case alone: a result for a call in it. So a
-ledger is read again from the place where its last message opened, and from the beginning if such a result came.
+A log only grows, and what comes later changes an earlier message in one case alone: a result for a
+call in it. So a ledger is read again from the place where its last message opened, and from the
+beginning if such a result came.
 """
 
 import asyncio
@@ -25,11 +26,15 @@ from runfold_projections.ledger import Draft, Fields, LedgerStream
 from runfold_schemas.events import AnyEvent, SystemMessage, ToolCall, ToolResult, UserMessage
 
 KEPT_BYTES_MAX: Final = 3 * 1024 * 1024
-"""Of the events' JSON that is decoded at once; in memory it is five times as much. 3,000 ordinary events are 2 MB."""
+"""Of the events' JSON that is decoded at once; in memory it is five times as much. 3,000 ordinary
+events are 2 MB.
+"""
 
 _CHECKPOINT_BYTES_MAX = 8 * 1024 * 1024
 _EVENTS_MAX = 20_000
-"""Between a checkpoint and the end; what is further hardly fits into a checkpoint, so that the attempt would be in vain."""
+"""Between a checkpoint and the end; what is further hardly fits into a checkpoint, so that the
+attempt would be in vain.
+"""
 
 _TOTAL_BYTES_MAX = 32 * 1024 * 1024
 _PORTION = 500
@@ -69,14 +74,18 @@ _BEGINNING = Checkpoint(0, b"", frozenset())
 
 
 class Checkpoints:
-    """The runs that were read last, 32 MB of them. An edition has its own, so what was rebuilt is read anew."""
+    """The runs that were read last, 32 MB of them. An edition has its own, so what was rebuilt is
+    read anew.
+    """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str], Checkpoint] = OrderedDict()
         self._size = 0
 
     async def ledger(self, history: SnapshotHistory, *, end: int) -> bytes | None:
-        """The messages of a run's first `end` offsets as members of a JSON array; None if that is too much at once."""
+        """The messages of a run's first `end` offsets as members of a JSON array; None if that is
+        too much at once.
+        """
         key = (history.edition.name, history.log_id)
         known = self._kept.get(key, _BEGINNING)
         found = await _advance(known, history, end=end) if known.offset <= end else None
@@ -145,8 +154,8 @@ def join(*parts: bytes) -> bytes:
 async def _advance(checkpoint: Checkpoint, history: History, *, end: int) -> tuple[Checkpoint, bytes] | None:
     """The checkpoint moved to the last message before `end`, and the members from there on.
 
-    None if the checkpoint is no longer right, if the log amends itself, or if the ledger or one of its messages is too
-    large for this.
+    None if the checkpoint is no longer right, if the log amends itself, or if the ledger or one of
+    its messages is too large for this.
     """
     if end - checkpoint.offset > _EVENTS_MAX:
         return None
@@ -174,14 +183,16 @@ async def _continue(checkpoint: Checkpoint, stretch: Stretch) -> tuple[Checkpoin
     moved = Checkpoint(
         offset=max(offset, checkpoint.offset),
         members=join(*rendered),
-        # Those of the open message too: at worst a ledger is read from its beginning once more than it had to be.
+        # Those of the open message too: at worst a ledger is read from its beginning once more than
+        # it had to be.
         calls=checkpoint.calls.union(called),
     )
     return moved, _rendered(drafts[closed:], events)
 
 
 async def _fold(stretch: Stretch) -> tuple[list[Draft], int, int]:
-    """All drafts; the offset of the last event before which no message was open; how many drafts were closed by then.
+    """All drafts; the offset of the last event before which no message was open; how many drafts
+    were closed by then.
 
     Only a whole record is read again, so what opens within one is no such event.
     """

@@ -1,6 +1,8 @@
-"""Reading what the topics that runs share decide: nothing older than what was acknowledged before it was asked for.
+"""Reading what the topics that runs share decide: nothing older than what was acknowledged before
+it was asked for.
 
-Kafka is asked how far the partitions reach that decide an answer; then the answer waits until as much is folded.
+Kafka is asked how far the partitions reach that decide an answer; then the answer waits until as
+much is folded.
 """
 
 import asyncio
@@ -40,15 +42,21 @@ class DecidedReader:
         await self._stack.aclose()
 
     async def of_keys(self, *keys: str) -> Edition | None:
-        """The edition that has all that was said under these keys so far; None if nothing was ever there to fold."""
+        """The edition that has all that was said under these keys so far; None if nothing was ever
+        there to fold.
+        """
         return await self.folded(await self.ends(deciding(self.topics, key) for key in keys))
 
     async def all_of(self, topic: str) -> Edition | None:
-        """The edition that has all that this topic has so far; None if nothing was ever there to fold."""
+        """The edition that has all that this topic has so far; None if nothing was ever there to
+        fold.
+        """
         return await self.folded(await self.ends(partitions_of(topic)))
 
     async def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The offset that the next record of each partition will get; nothing of one whose topic does not exist."""
+        """The offset that the next record of each partition will get; nothing of one whose topic
+        does not exist.
+        """
         try:
             async with asyncio.timeout(self._wait_timeout_seconds):
                 return await (await self._connected()).ends_of(set(partitions))
@@ -58,7 +66,9 @@ class DecidedReader:
             ) from error
 
     async def folded(self, ends: Mapping[Partition, int]) -> Edition | None:
-        """The edition that has folded these partitions up to these ends; None if nothing was ever there to fold."""
+        """The edition that has folded these partitions up to these ends; None if nothing was ever
+        there to fold.
+        """
         until, pause = time.monotonic() + self._wait_timeout_seconds, _POLL_SECONDS
         while True:
             for edition in await self._snapshots.editions():

@@ -1,4 +1,6 @@
-"""The answers of the query routes as the OpenAPI document describes them. The routes render them by themselves."""
+"""The answers of the query routes as the OpenAPI document describes them. The routes render them by
+themselves.
+"""
 
 import json
 from typing import Any
@@ -13,7 +15,9 @@ from runfold_schemas.messages import Message, Provider
 
 
 class RunList(BaseModel):
-    """A page of runs. Records are those that were saved last; under load they may be a moment behind."""
+    """A page of runs. Records are those that were saved last; under load they may be a moment
+    behind.
+    """
 
     runs: list[RunRecord]
     next_cursor: str | None = Field(description="Null on the last page.")

@@ -21,9 +21,9 @@ def rules(name: Rules, *, thinking: bool) -> Validate:
 class Validation:
     """Finds in a stream of messages what `validate` would find in the whole list.
 
-    By the strict rules a message is judged by its neighbours only where an assistant's calls meet their results. So the
-    list can be cut before every message that does not follow calls, and the pieces validated one by one. A provider's
-    rules look at the conversation as a whole.
+    By the strict rules a message is judged by its neighbours only where an assistant's calls meet
+    their results. So the list can be cut before every message that does not follow calls, and the
+    pieces validated one by one. A provider's rules look at the conversation as a whole.
     """
 
     def __init__(self, validate: Validate) -> None:

@@ -1,7 +1,8 @@
 """One follower: a run's history first, then what is appended, as server-sent events.
 
-Its seat is taken before the history is read, so nothing falls between the two. Who takes too long to read is overrun,
-and goes through the same again from where it stands: the queue of a slow follower is the snapshot.
+Its seat is taken before the history is read, so nothing falls between the two. Who takes too long
+to read is overrun, and goes through the same again from where it stands: the queue of a slow
+follower is the snapshot.
 """
 
 import json
@@ -32,7 +33,9 @@ class Follower:
     keep_alive_seconds: float = _KEEP_ALIVE_SECONDS
 
     async def stream(self, live: LiveRuns, reader: RunReader) -> AsyncGenerator[bytes, None]:
-        """Endless, but for `until_end`. What comes first comes when the run was found; raises as `RunReader.history` does."""
+        """Endless, but for `until_end`. What comes first comes when the run was found; raises as
+        `RunReader.history` does.
+        """
         while True:
             async with live.seat(self.run_id) as seat:
                 yield b"retry: %d\n\n" % _RETRY_MILLISECONDS
@@ -77,7 +80,9 @@ class Follower:
 
 
 async def until_failure(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The stream after its first chunk, ended where it fails: its reader comes back by itself, and says what it got last."""
+    """The stream after its first chunk, ended where it fails: its reader comes back by itself, and
+    says what it got last.
+    """
     async with aclosing(stream):
         try:
             yield first

@@ -1,4 +1,6 @@
-"""A run's records with their outcomes, slice by slice, from either of the two places that have them."""
+"""A run's records with their outcomes, slice by slice, from either of the two places that have
+them.
+"""
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
@@ -23,7 +25,9 @@ _ACCEPTED: Final[tuple[Outcome, str]] = ("accepted", "")
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some records in a row. What is said of them may include a few before them: it is there to skip a slice by."""
+    """Some records in a row. What is said of them may include a few before them: it is there to
+    skip a slice by.
+    """
 
     next_offset: int
     max_time: int
@@ -34,13 +38,15 @@ class Slice:
     admitted: Callable[[], list[Admitted]]
     """The records themselves. Calling it is the expensive part."""
     counting: Callable[[], tuple[list[Record], Mapping[int, Outcome]]]
-    """Those whose events count, as they are in the log, and the outcomes of those that were not simply accepted: a tenth
-    of the expense.
+    """Those whose events count, as they are in the log, and the outcomes of those that were not
+    simply accepted: a tenth of the expense.
     """
 
 
 class History(Protocol):
-    """A run up to `end`, which was known when the reading began: reading it twice gives the same."""
+    """A run up to `end`, which was known when the reading began: reading it twice gives the
+    same.
+    """
 
     source: ClassVar[Source]
     run_id: str
@@ -89,7 +95,9 @@ class SnapshotHistory:
             await self._change_edition(reason)
 
     async def begin_of_last(self, wanted: int, counts: Callable[[Mapping[str, int]], int]) -> int:
-        """Where to begin to read for the last `wanted` events; `counts` says how many are meant of events by type."""
+        """Where to begin to read for the last `wanted` events; `counts` says how many are meant of
+        events by type.
+        """
         pages = self.edition.pages
         return await pages.begin_of_last(self.log_id, end=self.end, wanted=wanted, counts=counts)
 
@@ -105,7 +113,9 @@ class SnapshotHistory:
         return decode(self._last[offset].value)
 
     async def _change_edition(self, reason: str) -> None:
-        """Goes on in the edition that is read by now. Raises `UnavailableError` if that is the same one."""
+        """Goes on in the edition that is read by now. Raises `UnavailableError` if that is the same
+        one.
+        """
         await self._snapshots.look()
         current = await self._snapshots.current()
         if current is None or current.name == self.edition.name:
@@ -114,7 +124,9 @@ class SnapshotHistory:
 
 
 class LogHistory:
-    """From the run's topic in Kafka. Outcomes need what was before, so it is always read from its beginning."""
+    """From the run's topic in Kafka. Outcomes need what was before, so it is always read from its
+    beginning.
+    """
 
     source: ClassVar[Source] = "log"
 
@@ -139,7 +151,8 @@ class LogHistory:
         async for one in self._admitted(end):
             if one.record.offset >= first_offset:
                 portion.append(one)
-            # A fetch may bring ten thousand records, which takes too long and too much memory to decode at once.
+            # A fetch may bring ten thousand records, which takes too long and too much memory to
+            # decode at once.
             if len(portion) == _PORTION:
                 yield _slice_of_records(portion)
                 portion = []
@@ -161,7 +174,8 @@ class LogHistory:
         raise UnavailableError("Kafka", reason=f"offset {offset} of {self._topic} is gone")
 
     def _read(self, first_offset: int, end: int) -> AsyncGenerator[list[Record], None]:
-        # An `async def` with a `yield` is a generator, whatever its annotation says: it can be closed.
+        # An `async def` with a `yield` is a generator, whatever its annotation says: it can be
+        # closed.
         reading: AsyncGenerator[list[Record], None] = read(  # type: ignore[assignment]  # see above
             self._settings, self._topic, first_offset=first_offset, end=end
         )

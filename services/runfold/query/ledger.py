@@ -1,7 +1,8 @@
 """A run's ledger as JSON, assembled from its history and streamed.
 
-It takes two passes: the first finds which result answers which call, the second builds the messages. A run that is small
-enough is read once and held meanwhile; of a large one, memory holds a slice and the message that is open.
+It takes two passes: the first finds which result answers which call, the second builds the
+messages. A run that is small enough is read once and held meanwhile; of a large one, memory holds a
+slice and the message that is open.
 """
 
 import asyncio
@@ -44,7 +45,9 @@ async def run_ledger(
     more: Sequence[Message] = (),
     validate: Validate | None = None,
 ) -> AsyncIterator[bytes]:
-    """The answer for the first `end` offsets of a run, with the caller's own messages at its end."""
+    """The answer for the first `end` offsets of a run, with the caller's own messages at its
+    end.
+    """
     added = [message.model_dump() for message in more]
     yield b'{"run_id":%b,"next_offset":%d,"messages":[' % (_json(history.run_id), end)
     if isinstance(history, SnapshotHistory) and validate is None:
@@ -63,7 +66,9 @@ async def run_ledger(
 async def session_ledger(
     session_id: str, histories: AsyncIterator[History], *, validate: Validate | None = None
 ) -> AsyncIterator[bytes]:
-    """The answer for the runs of a session, one after the other; `runs` says how many messages are of which."""
+    """The answer for the runs of a session, one after the other; `runs` says how many messages are
+    of which.
+    """
     messages = MessageArray(validate)
     runs: list[dict[str, Any]] = []
     yield b'{"session_id":%b,"messages":[' % _json(session_id)
@@ -93,7 +98,9 @@ async def run_messages(history: History, *, end: int) -> AsyncGenerator[list[Fie
 
 
 class MessageArray:
-    """The inside of a JSON array of messages, rendered bit by bit and validated on the way if that was asked for."""
+    """The inside of a JSON array of messages, rendered bit by bit and validated on the way if that
+    was asked for.
+    """
 
     def __init__(self, validate: Validate | None) -> None:
         self._validation = Validation(validate) if validate else None
@@ -128,7 +135,9 @@ async def _streamed_messages(history: History, *, end: int) -> AsyncIterator[lis
 async def _plan(
     history: History, *, end: int, amendments: Amendments | None = None
 ) -> tuple[ResultPlan, Amendments]:
-    """The results' plan, and what is amended. Amendments come behind what they amend, so they need a pass of their own."""
+    """The results' plan, and what is amended. Amendments come behind what they amend, so they need
+    a pass of their own.
+    """
     planner = ResultPlanner()
     found: dict[int, EventAmended] = {}
     async for part in history.slices(end=end):

@@ -23,7 +23,9 @@ from runfold_schemas.events import ENDINGS
 from runfold_schemas.topics import Partition, Topics
 
 _SEAT_BYTES_MAX = 1024 * 1024
-"""Of frames that a follower has not taken yet. One who falls back further reads the history again."""
+"""Of frames that a follower has not taken yet. One who falls back further reads the history
+again.
+"""
 
 _RETRY_SECONDS = 1.0
 
@@ -48,7 +50,9 @@ class Frame(NamedTuple):
 
 
 class Seat:
-    """Where the frames for one follower wait. It gets every record from `first_offset` on, until it is `overrun`."""
+    """Where the frames for one follower wait. It gets every record from `first_offset` on, until it
+    is `overrun`.
+    """
 
     def __init__(self, first_offset: int, *, ended: bool) -> None:
         self.first_offset = first_offset
@@ -70,7 +74,9 @@ class Seat:
         self._filled.set()
 
     async def take(self, *, timeout_seconds: float) -> list[Frame]:
-        """What has come since the last time; waits for something, in vain after the timeout or when overrun."""
+        """What has come since the last time; waits for something, in vain after the timeout or when
+        overrun.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 await self._filled.wait()
@@ -80,7 +86,9 @@ class Seat:
 
 
 class LiveRuns:
-    """Use it as an async context manager. It connects in the background and goes on by itself after Kafka was away."""
+    """Use it as an async context manager. It connects in the background and goes on by itself after
+    Kafka was away.
+    """
 
     def __init__(self, settings: LogSettings, reader: RunReader) -> None:
         self._settings = settings
@@ -105,7 +113,9 @@ class LiveRuns:
 
     @asynccontextmanager
     async def seat(self, run_id: str) -> AsyncIterator[Seat]:
-        """A seat at a run. The tail lets go of the run when its last seat is left. Raises as `RunReader.history` does."""
+        """A seat at a run. The tail lets go of the run when its last seat is left. Raises as
+        `RunReader.history` does.
+        """
         if run_id not in self._channels:
             standing = await self._reader.standing(run_id)
             if run_id not in self._channels:  # nobody else came first while we read

@@ -1,4 +1,6 @@
-"""Which log belongs to a run, by the catalog in Kafka: for runs that are not projected yet, or with MongoDB away."""
+"""Which log belongs to a run, by the catalog in Kafka: for runs that are not projected yet, or with
+MongoDB away.
+"""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -11,7 +13,9 @@ from runfold_schemas.errors import RunNotFoundError, UnavailableError
 
 
 class Lives:
-    """Connects when it is first asked, so that whoever never needs the log does not depend on Kafka."""
+    """Connects when it is first asked, so that whoever never needs the log does not depend on
+    Kafka.
+    """
 
     def __init__(self, settings: LogSettings, *, timeout_seconds: float) -> None:
         self._settings = settings
@@ -27,7 +31,9 @@ class Lives:
         await self._stack.aclose()
 
     async def find(self, run_id: str) -> Life:
-        """The run's life as the catalog has it now. Raises `RunNotFoundError`, `UnavailableError`."""
+        """The run's life as the catalog has it now. Raises `RunNotFoundError`,
+        `UnavailableError`.
+        """
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 life = await (await self._connected()).lookup(run_id)

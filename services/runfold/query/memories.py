@@ -1,4 +1,6 @@
-"""Memories as MongoDB has them, and nothing older than what was acknowledged before they were asked for."""
+"""Memories as MongoDB has them, and nothing older than what was acknowledged before they were asked
+for.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -18,8 +18,8 @@ from runfold.settings import Settings
 
 
 class Reading:
-    """Use it as an async context manager. Neither Kafka nor MongoDB need be there: what needs one that is away fails as
-    retriable, and works again when it is back.
+    """Use it as an async context manager. Neither Kafka nor MongoDB need be there: what needs one
+    that is away fails as retriable, and works again when it is back.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -52,5 +52,7 @@ class Reading:
         await self._stack.aclose()
 
     async def check_ready(self) -> None:
-        """Raises `UnavailableError` while MongoDB, which nearly every answer comes from, does not answer."""
+        """Raises `UnavailableError` while MongoDB, which nearly every answer comes from, does not
+        answer.
+        """
         await self.snapshots.look()

@@ -1,6 +1,7 @@
 """A ledger as a model provider's request, and what that provider would refuse of it.
 
-Both look at the conversation as a whole, so it is held in memory; no provider takes one that is too large for that.
+Both look at the conversation as a whole, so it is held in memory; no provider takes one that is too
+large for that.
 """
 
 import json
@@ -20,7 +21,9 @@ from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.messages import Message, Provider
 
 EVENTS_MAX: Final = 50_000
-"""Of a ledger that is encoded or judged by a provider's rules; at 600 bytes each, some 200 MB of memory."""
+"""Of a ledger that is encoded or judged by a provider's rules; at 600 bytes each, some 200 MB of
+memory.
+"""
 
 _MESSAGES: Final[TypeAdapter[list[Message]]] = TypeAdapter(list[Message])
 

@@ -1,4 +1,6 @@
-"""Finding a run and waiting for an offset of it: what every route that reads one run begins with."""
+"""Finding a run and waiting for an offset of it: what every route that reads one run begins
+with.
+"""
 
 import asyncio
 import time
@@ -19,13 +21,17 @@ _POLL_SECONDS_MIN = 0.002
 _POLL_SECONDS_MAX = 0.020
 
 _PATIENCE_SECONDS = 0.5
-"""How long a read waits for the snapshot before it takes the trouble to read the whole log instead."""
+"""How long a read waits for the snapshot before it takes the trouble to read the whole log
+instead.
+"""
 
 _PATIENCE_NEW_SECONDS = 0.005
 
 
 class Standing(NamedTuple):
-    """The rule of outcomes after the first `next_offset` records of a log, to go on from with what is appended."""
+    """The rule of outcomes after the first `next_offset` records of a log, to go on from with what
+    is appended.
+    """
 
     topic: str
     admission: Admission
@@ -47,7 +53,8 @@ class RunReader:
     ) -> History:
         """The run as it is now; with `min_offset`, not before it holds that offset.
 
-        A run that is not projected yet, or not that far, is read from the log instead, after a short wait.
+        A run that is not projected yet, or not that far, is read from the log instead, after a
+        short wait.
 
         Raises `RunNotFoundError`, `NotYetVisibleError`, `UnavailableError`, `InvalidIdError`.
         """
@@ -62,7 +69,8 @@ class RunReader:
         return await self._holding(min_offset, snapshot.state.life)
 
     async def up_to(self, life: Life, end: int, *, patience_seconds: float) -> History:
-        """The run of a life that is known already, whose log is known to reach `end`, at least up to there.
+        """The run of a life that is known already, whose log is known to reach `end`, at least up
+        to there.
 
         Waits so long for the projector, then reads the log. Raises `UnavailableError`.
         """
@@ -70,13 +78,16 @@ class RunReader:
         if snapshot is not None and snapshot.end >= end:
             return SnapshotHistory(self._snapshots, snapshot)
         if snapshot is None:
-            # The run is new, and a new run takes its time to be projected: longer than it takes to read the log.
+            # The run is new, and a new run takes its time to be projected: longer than it takes to
+            # read the log.
             patience_seconds = min(patience_seconds, _PATIENCE_NEW_SECONDS)
         history = await self._poll(life.run_id, end - 1, until=time.monotonic() + patience_seconds)
         return history or self.log_history(life, end=end)
 
     async def record(self, history: History) -> RunRecord:
-        """The run record at the history's end. The saved one may lag behind the pages, so the rest is folded here."""
+        """The run record at the history's end. The saved one may lag behind the pages, so the rest
+        is folded here.
+        """
         record = history.base
         async for part in history.slices(first_offset=record.next_offset):
             record = fold(record, part.admitted()).model_copy(update={"next_offset": part.next_offset})
@@ -84,7 +95,9 @@ class RunReader:
         return record
 
     async def standing(self, run_id: str) -> Standing:
-        """Where to begin to follow a run: at the end of what is stored. Raises as `history` does."""
+        """Where to begin to follow a run: at the end of what is stored. Raises as `history`
+        does.
+        """
         snapshot = await self._snapshots.find(check_id(run_id, name="run_id"))
         if snapshot is None:
             life = await self._lives.find(run_id)
@@ -116,7 +129,9 @@ class RunReader:
         return seen, end
 
     async def _holding(self, min_offset: int, life: Life) -> History:
-        """The history that holds `min_offset`: the snapshot's if it does so soon, else the log's if it does at all."""
+        """The history that holds `min_offset`: the snapshot's if it does so soon, else the log's if
+        it does at all.
+        """
         began = time.monotonic()
         patient_until = began + min(_PATIENCE_SECONDS, self._wait_timeout_seconds)
         if history := await self._poll(life.run_id, min_offset, until=patient_until):

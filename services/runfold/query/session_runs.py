@@ -15,7 +15,9 @@ from runfold_schemas.topics import check_session_id
 _BATCH = 1000
 
 Place = tuple[int, str]
-"""Of a run in its session: when its first record was appended, and its log's id, which sorts by its opening."""
+"""Of a run in its session: when its first record was appended, and its log's id, which sorts by its
+opening.
+"""
 
 
 class SessionRuns:

@@ -1,7 +1,8 @@
-"""Sessions as MongoDB has them, and nothing older than what was acknowledged before they were asked for.
+"""Sessions as MongoDB has them, and nothing older than what was acknowledged before they were asked
+for.
 
-Kafka is asked how far the logs reach that decide an answer (`DecidedReader`). A run that the projector has not reached yet is
-read from its log.
+Kafka is asked how far the logs reach that decide an answer (`DecidedReader`). A run that the
+projector has not reached yet is read from its log.
 """
 
 import asyncio
@@ -32,7 +33,9 @@ from runfold_schemas.topics import Partition
 _PATIENCE_SECONDS: Final = 0.5
 _PATIENCE_SHORT_SECONDS: Final = 0.03
 _SHORT: Final = 500
-"""Events of a log that is read from Kafka sooner than the projector is waited for: it takes some 10 ms."""
+"""Events of a log that is read from Kafka sooner than the projector is waited for: it takes some 10
+ms.
+"""
 
 _ATTEMPTS: Final = 5
 """To find state and events of one moment, before the log is read instead."""
@@ -79,7 +82,9 @@ class StoredSessions:
         return Session(record, run, history.end, last_offset, {**_plain(own), **shared}, events)
 
     async def _history(self, life: Life, end: int) -> tuple[History, dict[str, Value]]:
-        """The run up to `end` at least, and its own state as it is saved, which is not of a moment after that."""
+        """The run up to `end` at least, and its own state as it is saved, which is not of a moment
+        after that.
+        """
         for _ in range(_ATTEMPTS):
             patience = _PATIENCE_SHORT_SECONDS if end <= _SHORT else _PATIENCE_SECONDS
             history = await self._runs.up_to(life, end, patience_seconds=patience)
@@ -97,7 +102,9 @@ class StoredSessions:
         return await self._values(await self._decided.of_keys(*scopes), scopes)
 
     async def _views(self, edition: Edition, records: Sequence[SessionRecord]) -> list[Session]:
-        """Those that are not gone, in few queries, but for those whose saved state is behind their log."""
+        """Those that are not gone, in few queries, but for those whose saved state is behind their
+        log.
+        """
         places = {record.run_id: at for record in records if (at := self._place(record)) is not None}
         ends = await self._decided.ends(places.values())
         standing = [record for record in records if record.run_id in places and places[record.run_id] in ends]
@@ -162,7 +169,9 @@ class StoredSessions:
 
 
 async def _events(history: History, wanted: EventsWanted) -> list[Logged]:
-    """The events that are wanted, as they are in the log; they are decoded only where their time has to be known."""
+    """The events that are wanted, as they are in the log; they are decoded only where their time
+    has to be known.
+    """
     if wanted.newest is None:
         return await _events_from(history, wanted, wanted.first_offset, limit=wanted.limit)
     if wanted.newest == 0:
@@ -173,7 +182,9 @@ async def _events(history: History, wanted: EventsWanted) -> list[Logged]:
 
 
 async def _begin_of_newest(history: History, wanted: EventsWanted) -> int:
-    """Where to begin to read for the newest events: near the end, unless more than their kind has to be looked at."""
+    """Where to begin to read for the newest events: near the end, unless more than their kind has
+    to be looked at.
+    """
     if not isinstance(history, SnapshotHistory) or wanted.since or wanted.end_offset is not None:
         return wanted.first_offset
     begin = await history.begin_of_last(wanted.newest or 0, lambda counts: _shown_of(counts, wanted))

@@ -1,7 +1,8 @@
-"""Which memories of a scope are near in meaning: its facts' vectors, held against that of the query.
+"""Which memories of a scope are near in meaning: its facts' vectors, held against that of the
+query.
 
-A vector is looked for in this process, then in MongoDB, and made where neither has it, so that a new memory is found at once
-and a database without vectors is only slower.
+A vector is looked for in this process, then in MongoDB, and made where neither has it, so that a
+new memory is found at once and a database without vectors is only slower.
 """
 
 import asyncio
@@ -32,8 +33,8 @@ _READ_AT_ONCE: Final = 100
 
 
 class StoredSimilarity:
-    """A `Similarity`. Use it as an async context manager; what makes vectors is not there before the first question, which may
-    raise `ConfigurationError`.
+    """A `Similarity`. Use it as an async context manager; what makes vectors is not there before
+    the first question, which may raise `ConfigurationError`.
     """
 
     def __init__(self, decided: DecidedReader, make_embedder: Callable[[], Embedder]) -> None:

@@ -1,8 +1,9 @@
 """What is stored of runs, in the edition that is read.
 
-The pointer is looked up once a second, so that a rebuild's switch is followed. Around a switch two editions are read,
-and of each run the one that reaches further: the pages of both hold the log's own bytes, so either is right, and nobody
-sees anything older than what the other edition showed before.
+The pointer is looked up once a second, so that a rebuild's switch is followed. Around a switch two
+editions are read, and of each run the one that reaches further: the pages of both hold the log's
+own bytes, so either is right, and nobody sees anything older than what the other edition showed
+before.
 """
 
 import asyncio
@@ -32,14 +33,16 @@ class Snapshot(NamedTuple):
     end: int
 
     async def again(self) -> "Snapshot":
-        """The same state, with the pages that were stored since: half of what finding it anew costs."""
+        """The same state, with the pages that were stored since: half of what finding it anew
+        costs.
+        """
         pages = self.edition.pages
         return self._replace(end=await pages.end(self.state.log_id, first_offset=self.end))
 
 
 class Snapshots:
-    """What is in MongoDB. Use it as an async context manager: entering waits for one attempt to reach MongoDB and goes on
-    if that failed; the attempts go on in the background.
+    """What is in MongoDB. Use it as an async context manager: entering waits for one attempt to
+    reach MongoDB and goes on if that failed; the attempts go on in the background.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -67,7 +70,9 @@ class Snapshots:
             await self._watching
 
     async def current(self) -> Edition | None:
-        """The edition that is read; None where nothing was ever projected. Raises `UnavailableError`."""
+        """The edition that is read; None where nothing was ever projected. Raises
+        `UnavailableError`.
+        """
         if self._edition is None:
             await self.look()
         return self._edition
@@ -85,8 +90,9 @@ class Snapshots:
         self._followed = number
         if self._edition is None or self._edition.name != pointer.current:
             _log.info("reading edition %s", pointer.current)
-            # The old one is read beside the new one until the projectors have surely taken over and left it, and let go before
-            # it is dropped; but where everything was thrown away, its last worker may still write into what is left of it.
+            # The old one is read beside the new one until the projectors have surely taken over and
+            # left it, and let go before it is dropped; but where everything was thrown away, its
+            # last worker may still write into what is left of it.
             self._previous_until = time.monotonic() + self._settings.retire_seconds * RETIRED_READ
             known = self._edition
             self._previous = known if known is not None and known.name == pointer.previous else None
@@ -94,7 +100,8 @@ class Snapshots:
         self._joined = Edition.of(self._database, pointer.joined) if pointer.joined else None
 
     async def editions(self) -> list[Edition]:
-        """Those that are read, the current one first: more than one around a switch, none where nothing was ever projected.
+        """Those that are read, the current one first: more than one around a switch, none where
+        nothing was ever projected.
 
         Raises `UnavailableError`.
         """
@@ -102,7 +109,9 @@ class Snapshots:
         return self._read()
 
     async def left(self, edition: Edition | None) -> bool:
-        """Whether another edition is read by now. For who found nothing: it may have read one that is gone."""
+        """Whether another edition is read by now. For who found nothing: it may have read one that
+        is gone.
+        """
         await self.look()
         return self._edition is not edition
 
@@ -118,7 +127,8 @@ class Snapshots:
     async def runs(
         self, wanted: RunFilter, *, limit: int, cursor: str | None = None
     ) -> tuple[list[RunState], str | None]:
-        """A page of runs, newest first, and the cursor of the next page. Around a switch it may be shorter than `limit`.
+        """A page of runs, newest first, and the cursor of the next page. Around a switch it may be
+        shorter than `limit`.
 
         Raises `InvalidEventError` for a foreign cursor, and `UnavailableError`.
         """
@@ -134,7 +144,9 @@ class Snapshots:
         return await _as_furthest(states[:limit], wanted, editions), following
 
     async def first_times(self, log_ids: Sequence[str]) -> dict[str, int]:
-        """When the first record of each log was appended, in milliseconds; nothing of a log that is not stored yet."""
+        """When the first record of each log was appended, in milliseconds; nothing of a log that is
+        not stored yet.
+        """
         await self.current()
         times: dict[str, int] = {}
         for edition in self._read():
@@ -157,7 +169,9 @@ class Snapshots:
             await asyncio.sleep(POINTER_LOOK_SECONDS)
 
     async def _keep_looking(self) -> None:
-        """Endless. The driver finds its way back to MongoDB by itself, so only the first connection is repeated."""
+        """Endless. The driver finds its way back to MongoDB by itself, so only the first connection
+        is repeated.
+        """
         while True:
             with contextlib.suppress(UnavailableError):
                 await self.look()
@@ -176,8 +190,8 @@ async def _find(edition: Edition, run_id: str) -> Snapshot | None:
 async def _as_furthest(
     listed: list[RunState], wanted: RunFilter, editions: Sequence[Edition]
 ) -> list[RunState]:
-    """The runs as the edition has them that reaches further, which may be one that did not list them: without those
-    that are wanted by an older state only.
+    """The runs as the edition has them that reaches further, which may be one that did not list
+    them: without those that are wanted by an older state only.
     """
     if len(editions) == 1:
         return listed

@@ -1,4 +1,5 @@
-"""Requests to Runfold's HTTP API, and its problem documents as the errors that they tell of, with their facts.
+"""Requests to Runfold's HTTP API, and its problem documents as the errors that they tell of, with
+their facts.
 
 Nothing is sent a second time by itself.
 """
@@ -41,8 +42,8 @@ class HttpClient:
             await client.aclose()
 
     async def call(self, method: str, path: str, *, json: bytes | None = None, **options: Any) -> bytes:
-        """What is answered. `json` is the body; `options` are httpx's. Raises what the problem document tells of, and
-        `UnavailableError`.
+        """What is answered. `json` is the body; `options` are httpx's. Raises what the problem
+        document tells of, and `UnavailableError`.
         """
         if json is not None:
             options |= {"content": json, "headers": {"Content-Type": "application/json"}}
@@ -68,7 +69,9 @@ def quoted(text: str) -> str:
 
 
 def pairs(given: Mapping[str, str], *, field: str) -> list[str]:
-    """`key:value`, as the parameter `field` has them. Raises `InvalidEventError` for a key with a colon in it."""
+    """`key:value`, as the parameter `field` has them. Raises `InvalidEventError` for a key with a
+    colon in it.
+    """
     for key in given:
         if ":" in key:
             raise InvalidEventError(f"{field} {key!r} has a colon", field=field)

@@ -1,12 +1,13 @@
-"""Memories over HTTP: the verbs of `Memories`, and generation, for whoever speaks to Runfold's API and not to Kafka.
+"""Memories over HTTP: the verbs of `Memories`, and generation, for whoever speaks to Runfold's API
+and not to Kafka.
 
     async with HttpMemories("http://127.0.0.1:8080") as memories:
         await memories.create_bank("travel")
         await memories.create("travel", Memory(fact="Prefers window seats", scope={"user": "ann"}))
         near = await memories.nearest("travel", {"user": "ann"}, "Where does she like to sit?")
 
-Errors are those of `Memories`, with their facts. Nothing is sent a second time by itself. What is a function in Python cannot be
-asked over HTTP: `MemoriesWanted.matches` is refused.
+Errors are those of `Memories`, with their facts. Nothing is sent a second time by itself. What is a
+function in Python cannot be asked over HTTP: `MemoriesWanted.matches` is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +50,8 @@ _GENERATION_SECONDS: Final = 300.0
 
 
 class HttpMemories:
-    """It connects with the first call. Leave its `async with` block, or call `close`, when it is not needed any more.
+    """It connects with the first call. Leave its `async with` block, or call `close`, when it is
+    not needed any more.
 
     Args:
         url: where Runfold's API is, with the path that a gateway may put before it.
@@ -289,7 +291,9 @@ def _source(source: Source) -> dict[str, Any]:
 
 
 def _options(options: GenerationOptions | None) -> dict[str, Any]:
-    """In the words of our API: all of it, so that defaults count too where a stream knows others."""
+    """In the words of our API: all of it, so that defaults count too where a stream knows
+    others.
+    """
     if options is None:
         return {}
     expiry = (

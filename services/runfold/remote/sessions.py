@@ -1,11 +1,12 @@
-"""Sessions over HTTP: the verbs of `Sessions`, for whoever speaks to Runfold's API and not to Kafka.
+"""Sessions over HTTP: the verbs of `Sessions`, for whoever speaks to Runfold's API and not to
+Kafka.
 
     async with HttpSessions("http://127.0.0.1:8080") as sessions:
         session = await sessions.create(app="shop", user="u-1")
         await sessions.append(session.session_id, UserMessage(message="Hello"))
 
-Errors are those of `Sessions`, with their facts. Nothing is sent a second time by itself: an append that ended in an
-`UnavailableError` may be repeated with the same `event_id`, and counts once.
+Errors are those of `Sessions`, with their facts. Nothing is sent a second time by itself: an append
+that ended in an `UnavailableError` may be repeated with the same `event_id`, and counts once.
 """
 
 import json
@@ -31,7 +32,8 @@ _ANY_RUN: Final = "-"
 
 
 class HttpSessions:
-    """It connects with the first call. Leave its `async with` block, or call `close`, when it is not needed any more.
+    """It connects with the first call. Leave its `async with` block, or call `close`, when it is
+    not needed any more.
 
     Args:
         url: where Runfold's API is, with the path that a gateway may put before it.
@@ -81,7 +83,9 @@ class HttpSessions:
         return session_of(await self._client.call("POST", "sessions", json=_dumped(asked)))
 
     async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session:
-        """As `Sessions.view`. An event's bytes are those of the log, but for line breaks between its tokens."""
+        """As `Sessions.view`. An event's bytes are those of the log, but for line breaks between
+        its tokens.
+        """
         parameters = {"include": "events", **_parameters(wanted)} if wanted is not None else {}
         body = await self._client.call("GET", _path(session_id), params=parameters, headers=_LINES)
         return session_of_lines(body)
@@ -139,8 +143,8 @@ class HttpSessions:
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[list[Session], str | None]:
-        """As `Sessions.list`, up to 1,000 at a time, and fewer than `limit` of large ones. A label's key must be without a
-        colon.
+        """As `Sessions.list`, up to 1,000 at a time, and fewer than `limit` of large ones. A
+        label's key must be without a colon.
         """
         asked = {"app": app, "user": user, "cursor": cursor, "limit": limit}
         parameters = {name: value for name, value in asked.items() if value is not None}

@@ -1,4 +1,6 @@
-"""Banks. A deleted one stays as the offset of its deletion, so that a late owner of its partition does not bring it back."""
+"""Banks. A deleted one stays as the offset of its deletion, so that a late owner of its partition
+does not bring it back.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -53,7 +55,9 @@ class BankStore:
             return {found["_id"]: _record(found) async for found in self._banks.find(_STANDING)}
 
     async def list(self, *, limit: int, cursor: str | None = None) -> tuple[list[BankRecord], str | None]:
-        """A page of banks, the newest first, and the cursor of the next page. Raises `InvalidEventError` for a foreign one."""
+        """A page of banks, the newest first, and the cursor of the next page. Raises
+        `InvalidEventError` for a foreign one.
+        """
         query = beyond(_STANDING, "created_us", cursor)
         with mongo_errors():
             found = self._banks.find(query).sort(newest_first("created_us")).limit(limit + 1)

@@ -1,4 +1,6 @@
-"""Opens MongoDB. Nothing else imports the driver's client, so that changing the driver is changing `CLIENT`."""
+"""Opens MongoDB. Nothing else imports the driver's client, so that changing the driver is changing
+`CLIENT`.
+"""
 
 import inspect
 from collections.abc import AsyncIterator
@@ -16,7 +18,9 @@ from runfold_schemas.errors import ConfigurationError
 CLIENT: Any = AsyncIOMotorClient
 
 Database = Any
-"""The driver's database object: Motor's, or that of PyMongo's async client, which has the same methods."""
+"""The driver's database object: Motor's, or that of PyMongo's async client, which has the same
+methods.
+"""
 
 _TIMEOUT_MS = 3_000
 
@@ -26,11 +30,12 @@ _REFUSED = {13, 18, 8000}
 
 @asynccontextmanager
 async def connect(url: str, database: str, *, client: Any = None) -> AsyncIterator[Database]:
-    """The database for the length of the block. `client` is the driver's client class, `CLIENT` by default. Raises
-    `ConfigurationError` for a `url` that is none or whose user is refused, and `UnavailableError`.
+    """The database for the length of the block. `client` is the driver's client class, `CLIENT` by
+    default. Raises `ConfigurationError` for a `url` that is none or whose user is refused, and
+    `UnavailableError`.
 
-    Every write is acknowledged by a majority and journaled; every read is of what a majority holds, from the primary: a
-    position that is read here may decide where a writer goes on.
+    Every write is acknowledged by a majority and journaled; every read is of what a majority holds,
+    from the primary: a position that is read here may decide where a writer goes on.
     """
     try:
         opened = (client or CLIENT)(

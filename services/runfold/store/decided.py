@@ -1,5 +1,6 @@
-"""How far the topics that runs share are folded, what decides about the next change of each memory, and which events have come:
-what tells a repetition from the first copy. Written by the partitions' owners, two of which may be at work for a moment.
+"""How far the topics that runs share are folded, what decides about the next change of each memory,
+and which events have come: what tells a repetition from the first copy. Written by the partitions'
+owners, two of which may be at work for a moment.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +38,9 @@ class DecidedStore:
             await self._decided.create_indexes([IndexModel([("topic", ASCENDING)], sparse=True)])
 
     async def positions(self, of: Iterable[Partition] | None = None) -> dict[Partition, int]:
-        """The offset that each partition, or each of these, is folded to; nothing of one that never had a record."""
+        """The offset that each partition, or each of these, is folded to; nothing of one that never
+        had a record.
+        """
         query: dict[str, Any] = {"topic": {"$exists": True}}
         if of is not None:
             query = {"_id": {"$in": [_position_id(at) for at in of]}}
@@ -50,8 +53,8 @@ class DecidedStore:
     async def save_position(
         self, at: Partition, next_offset: int, heads: Mapping[str, Decided] | None = None
     ) -> None:
-        """Saves heads, each over an older one, and then how far the partition is folded: when all else is saved that is decided up
-        to there.
+        """Saves heads, each over an older one, and then how far the partition is folded: when all
+        else is saved that is decided up to there.
         """
         operations = [
             UpdateOne(
@@ -97,7 +100,9 @@ class DecidedStore:
             await self._lower({one: firsts[one] for one in known})
 
     async def first_offsets(self, events: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        """Where each of these events came first, by key and id; nothing of one that has not come."""
+        """Where each of these events came first, by key and id; nothing of one that has not
+        come.
+        """
         wanted = {_seen_id(*event): event for event in events}
         if not wanted:
             return {}
@@ -117,7 +122,9 @@ class DecidedStore:
                 await self._seen.bulk_write(operations, ordered=False)
 
     async def refusals(self, events: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Refused]:
-        """Why each of these events, by key and id, changes nothing; nothing of one that does, or that has not come."""
+        """Why each of these events, by key and id, changes nothing; nothing of one that does, or
+        that has not come.
+        """
         wanted = {_seen_id(*event): event for event in events}
         with mongo_errors():
             cursor = self._seen.find({"_id": {"$in": list(wanted)}, "refused": {"$exists": True}})

@@ -2,11 +2,12 @@
 
     {current: A} ──begin──> {current: A, building: B} ──join──> {current: A, building: B, joined: B} ──switch──> {current: B}
 
-From `join` until some time after the switch readers look into both editions and take what reaches further, so none of
-them sees anything older than it saw before. A rebuild that dies in between is not read for ever: joining ends by itself.
+From `join` until some time after the switch readers look into both editions and take what reaches
+further, so none of them sees anything older than it saw before. A rebuild that dies in between is
+not read for ever: joining ends by itself.
 
-An edition has its own collections, named by an id that is never used twice. So a database that was dropped is simply a
-new edition, which the projector fills from the beginning of the log.
+An edition has its own collections, named by an id that is never used twice. So a database that was
+dropped is simply a new edition, which the projector fills from the beginning of the log.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -24,13 +25,17 @@ POINTER_LOOK_SECONDS = 1.0
 """How often whoever follows the pointer looks at it."""
 
 JOINED_SECONDS = 60.0
-"""How long a joined edition is read without a switch. Long, since the clocks of two machines may differ."""
+"""How long a joined edition is read without a switch. Long, since the clocks of two machines may
+differ.
+"""
 
 RETIRED_WRITTEN = 1 / 4
 """Of the time that an edition stays after a switch: so long projectors write it."""
 
 RETIRED_READ = 1 / 2
-"""Of the same time: so long it is read beside the new one, which must have reached by then what was written last."""
+"""Of the same time: so long it is read beside the new one, which must have reached by then what was
+written last.
+"""
 
 _POINTER = "generation"
 _COLLECTIONS = (
@@ -48,7 +53,9 @@ _NOT_JOINED = {"joined": "", "joined_until": ""}
 
 
 class Pointer(NamedTuple):
-    """The edition that is read, the one that a rebuild writes, and whether both are read since a switch is near."""
+    """The edition that is read, the one that a rebuild writes, and whether both are read since a
+    switch is near.
+    """
 
     current: str
     building: str | None
@@ -93,12 +100,14 @@ class Editions:
         return str(pointer["current"])
 
     async def begin(self, *, old: str, new: str) -> bool:
-        """Notes that a rebuild has begun `new`, instead of any that began before. False if `old` is not read any more."""
+        """Notes that a rebuild has begun `new`, instead of any that began before. False if `old` is
+        not read any more.
+        """
         return await self._move({"current": old}, {"$set": {"building": new}, "$unset": _NOT_JOINED})
 
     async def join(self, *, old: str, new: str) -> bool:
-        """Has `new` read beside `old`, for `JOINED_SECONDS` at the most. False if another rebuild has begun or finished
-        since.
+        """Has `new` read beside `old`, for `JOINED_SECONDS` at the most. False if another rebuild
+        has begun or finished since.
         """
         until = datetime.now(UTC) + timedelta(seconds=JOINED_SECONDS)
         return await self._move(
@@ -106,8 +115,8 @@ class Editions:
         )
 
     async def switch(self, *, old: str, new: str) -> bool:
-        """Makes `new` the edition that is read. False if it is not joined any more: another rebuild has begun or
-        finished since, or too much time has passed.
+        """Makes `new` the edition that is read. False if it is not joined any more: another rebuild
+        has begun or finished since, or too much time has passed.
         """
         return await self._move(
             {"current": old, "joined": new, "joined_until": {"$gt": datetime.now(UTC)}},
@@ -134,7 +143,9 @@ class Editions:
             await self.drop(edition)
 
     async def others(self) -> list[str]:
-        """Editions that have collections and are not read: left by a rebuild that did not finish."""
+        """Editions that have collections and are not read: left by a rebuild that did not
+        finish.
+        """
         current = await self.current()
         return sorted({name.rpartition(".")[2] for name in await self._collections()} - {current})
 

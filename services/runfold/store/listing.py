@@ -1,4 +1,6 @@
-"""Lists that go on at a cursor: newest first, by a time in microseconds and an id, and filtered by labels."""
+"""Lists that go on at a cursor: newest first, by a time in microseconds and an id, and filtered by
+labels.
+"""
 
 import base64
 import json
@@ -44,7 +46,8 @@ def beyond(
         return query
     time, id_ = _read(cursor)
     behind = "$gt" if ascending else "$lt"
-    # The last line says nothing new, but it is what lets every index begin at the cursor instead of at the newest entry.
+    # The last line says nothing new, but it is what lets every index begin at the cursor instead of
+    # at the newest entry.
     return {
         **query,
         "$or": [{time_field: {behind: time}}, {time_field: time, "_id": {behind: id_}}],

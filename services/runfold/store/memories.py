@@ -1,7 +1,8 @@
 """Memories: what they hold, until it expires.
 
-Each document is written over an older one only, by the offset of the change that it shows, so it does not matter which of
-two owners of a partition is late. A deleted memory stays as that offset for as long as it can be rolled back.
+Each document is written over an older one only, by the offset of the change that it shows, so it
+does not matter which of two owners of a partition is late. A deleted memory stays as that offset
+for as long as it can be rolled back.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -89,7 +90,9 @@ class MemoryStore:
         now: datetime,
         cursor: str | None,
     ) -> AsyncGenerator[tuple[Place, MemoryRecord], None]:
-        """The memories behind the cursor, each with its place. Raises `InvalidEventError` for a foreign cursor."""
+        """The memories behind the cursor, each with its place. Raises `InvalidEventError` for a
+        foreign cursor.
+        """
         time_field = "updated_us" if order == "updated_at" else "created_us"
         query = {"bank": bank_id, **_unexpired(now)}
         if scope is not None:
@@ -107,7 +110,9 @@ def vector_name(fact: str) -> str:
 
 
 def removal(expires_at: datetime) -> datetime:
-    """When MongoDB may remove what expires then: it knows milliseconds, so at the end of the one that it is in."""
+    """When MongoDB may remove what expires then: it knows milliseconds, so at the end of the one
+    that it is in.
+    """
     return expires_at + timedelta(milliseconds=1)
 
 

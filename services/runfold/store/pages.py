@@ -1,9 +1,10 @@
 """Pages: slices of a log in MongoDB, with the records' exact bytes.
 
-The bytes are the log's, so any page that covers an offset is right. A writer inserts at the end of what is stored; a
-duplicate key says that somebody else was there first. Merging replaces many small pages by a large one, only where that
-reaches further, and then deletes those inside it: at no moment is an offset uncovered. A writer that was overtaken may
-put a page inside a merged one or across its end; readers go by what covers an offset, and the next merge removes what is inside.
+The bytes are the log's, so any page that covers an offset is right. A writer inserts at the end of
+what is stored; a duplicate key says that somebody else was there first. Merging replaces many small
+pages by a large one, only where that reaches further, and then deletes those inside it: at no
+moment is an offset uncovered. A writer that was overtaken may put a page inside a merged one or
+across its end; readers go by what covers an offset, and the next merge removes what is inside.
 """
 
 from collections import Counter
@@ -42,7 +43,9 @@ _decompress = zstandard.ZstdDecompressor().decompress
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A slice `[first_offset, next_offset)` of one log. Times are the broker's append times in milliseconds."""
+    """A slice `[first_offset, next_offset)` of one log. Times are the broker's append times in
+    milliseconds.
+    """
 
     log_id: str
     first_offset: int
@@ -80,10 +83,13 @@ class Page:
 
 
 def pages_of(log_id: str, admitted: Sequence[Admitted], *, first_offset: int, next_offset: int) -> list[Page]:
-    """`admitted`, the records of `[first_offset, next_offset)`, cut into pages without a gap between them."""
+    """`admitted`, the records of `[first_offset, next_offset)`, cut into pages without a gap
+    between them.
+    """
     frames = _frames([one.record for one in admitted])
     if len(admitted) <= EVENTS_MAX and len(frames) <= BYTES_MAX:
-        # Frames are longer than what they hold: there is nothing to cut, and no need to measure each record.
+        # Frames are longer than what they hold: there is nothing to cut, and no need to measure
+        # each record.
         return [_page(log_id, admitted, frames, first_offset=first_offset, next_offset=next_offset)]
     cuts = [0, *_cuts(admitted), len(admitted)]
     starts = [first_offset, *(admitted[cut].record.offset for cut in cuts[1:-1]), next_offset]
@@ -132,9 +138,11 @@ class PageStore:
     async def read(
         self, log_id: str, *, first_offset: int = 0, bodies: bool = True
     ) -> AsyncGenerator[Page, None]:
-        """The pages that cover the log from `first_offset` on, in order, up to the first offset that none covers.
+        """The pages that cover the log from `first_offset` on, in order, up to the first offset
+        that none covers.
 
-        Pages may overlap while they are merged: a page can begin before the end of the one before it.
+        Pages may overlap while they are merged: a page can begin before the end of the one before
+        it.
         """
         cursor, going_on = first_offset, True
         while going_on:
@@ -155,8 +163,9 @@ class PageStore:
     async def begin_of_last(
         self, log_id: str, *, end: int, wanted: int, counts: Callable[[Mapping[str, int]], int]
     ) -> int:
-        """Where to begin to read for the last `wanted` events before `end`; `counts` says how many of a page's events are
-        meant, given its counts by type. Looks at the last pages only, and not into them.
+        """Where to begin to read for the last `wanted` events before `end`; `counts` says how many
+        of a page's events are meant, given its counts by type. Looks at the last pages only, and
+        not into them.
         """
         begin, found = end, 0
         query = {"log_id": log_id, "first_offset": {"$lt": end}}
@@ -164,7 +173,8 @@ class PageStore:
         try:
             with mongo_errors():
                 async for page in cursor:
-                    # One that overlaps what was counted already, or reaches beyond the end, would count too many.
+                    # One that overlaps what was counted already, or reaches beyond the end, would
+                    # count too many.
                     if page["first_offset"] < begin:
                         found += counts(page["counts"]) if page["next_offset"] <= begin else 0
                         begin = page["first_offset"]
@@ -175,14 +185,18 @@ class PageStore:
         return 0
 
     async def first_times(self, log_ids: Iterable[str]) -> dict[str, int]:
-        """When the first record of each log was appended, in milliseconds; nothing of a log without pages."""
+        """When the first record of each log was appended, in milliseconds; nothing of a log without
+        pages.
+        """
         firsts = [page_id(log_id, 0) for log_id in log_ids]
         with mongo_errors():
             cursor = self._pages.find({"_id": {"$in": firsts}}, {"first_time": 1})
             return {found["_id"].partition(":")[0]: found["first_time"] async for found in cursor}
 
     async def merge(self, log_id: str, *, first_offset: int) -> int:
-        """Merges what is small from `first_offset` on. Gives the first offset of the last page, where to go on next time."""
+        """Merges what is small from `first_offset` on. Gives the first offset of the last page,
+        where to go on next time.
+        """
         last = first_offset
         group: list[Page] = []
         async with aclosing(self.read(log_id, first_offset=first_offset)) as pages:
@@ -212,8 +226,9 @@ class PageStore:
     async def _beyond(self, log_id: str, offset: int, *, bodies: bool) -> AsyncGenerator[Page, None]:
         """The pages that reach beyond `offset`, in the order of their ends.
 
-        That order finds a page that covers an offset wherever it begins: a writer that was overtaken may have put a small
-        page inside a merged one. And at the end of a log, where most reads end, it finds nothing at once.
+        That order finds a page that covers an offset wherever it begins: a writer that was
+        overtaken may have put a small page inside a merged one. And at the end of a log, where most
+        reads end, it finds nothing at once.
         """
         # The driver fetches batches of 101 pages and 16 MB at the most, so memory stays bounded.
         query = {"log_id": log_id, "next_offset": {"$gt": offset}}
@@ -226,7 +241,9 @@ class PageStore:
             await cursor.close()
 
     async def _replace(self, group: list[Page]) -> None:
-        """One page for all of them. Where there is only one already, what an earlier merge left inside it goes."""
+        """One page for all of them. Where there is only one already, what an earlier merge left
+        inside it goes.
+        """
         if not group:
             return
         merged = _merged(group) if len(group) > 1 else group[0]

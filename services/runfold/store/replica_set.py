@@ -1,4 +1,6 @@
-"""Makes a lone mongod a replica set of one node: initiated once, told its address again when that has changed."""
+"""Makes a lone mongod a replica set of one node: initiated once, told its address again when that
+has changed.
+"""
 
 import asyncio
 from typing import Any
@@ -15,7 +17,9 @@ ALREADY_INITIALIZED = 23
 
 
 async def bring_up(address: str) -> None:
-    """Return when the mongod at `address` (host:port) is its replica set's primary; calling it again is harmless."""
+    """Return when the mongod at `address` (host:port) is its replica set's primary; calling it
+    again is harmless.
+    """
     # Direct, because a driver that looks for the set's primary finds none before there is a set.
     async with AsyncMongoClient[dict[str, Any]](f"mongodb://{address}/?directConnection=true") as client:
         await _configure(client.admin, address)
@@ -27,7 +31,8 @@ async def _configure(admin: AsyncDatabase[dict[str, Any]], address: str) -> None
     while (config := await _config(admin)) is None:
         await _initiate(admin, address)
     if config["members"][0]["host"] != address:
-        # The node does not find itself in its own configuration, so it is nobody's primary and must be forced.
+        # The node does not find itself in its own configuration, so it is nobody's primary and must
+        # be forced.
         config["members"][0]["host"] = address
         config["version"] += 1
         await admin.command("replSetReconfig", config, force=True)
@@ -49,5 +54,6 @@ async def _initiate(admin: AsyncDatabase[dict[str, Any]], address: str) -> None:
     except OperationFailure as error:
         if error.code != ALREADY_INITIALIZED:
             raise
-        # A node that has just started answers "not yet" until it has read its configuration: ask again.
+        # A node that has just started answers "not yet" until it has read its configuration: ask
+        # again.
         await asyncio.sleep(POLL_SECONDS)

@@ -1,7 +1,8 @@
 """Revisions: what memories were. MongoDB removes them when they expire; until then reads hide them.
 
-A revision is named by its memory and its offset, inserted once and never changed. Only until when it can be read may change, when
-its memory is deleted or rolled back: the last change in the log says when, however late an owner of the partition is.
+A revision is named by its memory and its offset, inserted once and never changed. Only until when
+it can be read may change, when its memory is deleted or rolled back: the last change in the log
+says when, however late an owner of the partition is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +30,8 @@ _INDEXES: Final = [
 _BULK: Final = 2_000
 
 _LATE: Final = timedelta(days=7)
-"""For so long MongoDB keeps what a deletion has ended beyond its time: a rollback that came in time may be folded later, in a
-rebuild at any time.
+"""For so long MongoDB keeps what a deletion has ended beyond its time: a rollback that came in time
+may be folded later, in a rebuild at any time.
 """
 _OFFSET_MAX: Final = 2**63 - 1
 
@@ -46,7 +47,9 @@ class RevisionStore:
             await self._revisions.create_indexes(_INDEXES)
 
     async def save(self, revisions: Sequence[tuple[str, Revision]]) -> None:
-        """Saves revisions, each with the key of its memory; of one that is there already nothing is to be said."""
+        """Saves revisions, each with the key of its memory; of one that is there already nothing is
+        to be said.
+        """
         for begin in range(0, len(revisions), _BULK):
             documents = [_document(*one) for one in revisions[begin : begin + _BULK]]
             try:
@@ -56,7 +59,9 @@ class RevisionStore:
                 duplicates_of(error)
 
     async def end(self, endings: Sequence[tuple[str, Ending]]) -> None:
-        """Has the revisions of deleted memories expire with them, or not any more, in the order of the log."""
+        """Has the revisions of deleted memories expire with them, or not any more, in the order of
+        the log.
+        """
         operations = [_ended(*one) for one in endings]
         if operations:
             with mongo_errors():
@@ -72,7 +77,9 @@ class RevisionStore:
         before: int | None,
         limit: int,
     ) -> list[Revision]:
-        """The revisions of a memory from one offset on, the newest first, only those from before another one if it is given."""
+        """The revisions of a memory from one offset on, the newest first, only those from before
+        another one if it is given.
+        """
         query: dict[str, Any] = {
             "_id": _of_memory(key, before, since=since),
             "expires_us": {"$gt": microseconds(now)},
@@ -112,7 +119,9 @@ def _document(key: str, revision: Revision) -> dict[str, Any]:
 
 
 def _ended(key: str, ending: Ending) -> UpdateMany:
-    """The update that has the revisions up to a deletion expire with it, or undoes that; never over a later one."""
+    """The update that has the revisions up to a deletion expire with it, or undoes that; never over
+    a later one.
+    """
     deleted_us = microseconds(ending.deleted_at)
     of_memory = {"_id": _of_memory(key, ending.offset + 1), "ended_by": {"$not": {"$gte": ending.offset}}}
     if ending.undone:

@@ -1,4 +1,6 @@
-"""Run states: the record of each run with the position that it includes, and whether a worker tails it."""
+"""Run states: the record of each run with the position that it includes, and whether a worker tails
+it.
+"""
 
 from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +37,9 @@ _STANDING: dict[str, Any] = {"deleted": {"$ne": True}}
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A life of a run with its fold after `record.next_offset` records; the last three are the admission's state."""
+    """A life of a run with its fold after `record.next_offset` records; the last three are the
+    admission's state.
+    """
 
     log_id: str
     partition: int
@@ -45,7 +49,9 @@ class RunState:
     ended: bool = False
     last_offset: int = -1
     announced_ms: int = 0
-    """When the catalog had it first, by the broker's clock. Set when the run is added, and never changed."""
+    """When the catalog had it first, by the broker's clock. Set when the run is added, and never
+    changed.
+    """
 
     @property
     def run_id(self) -> str:
@@ -67,7 +73,9 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs to list; what is None does not restrict. Times are of `started_at`, `until` is exclusive."""
+    """Which runs to list; what is None does not restrict. Times are of `started_at`, `until` is
+    exclusive.
+    """
 
     agent_id: str | None = None
     session_id: str | None = None
@@ -146,13 +154,17 @@ class RunStore:
             }
 
     async def active(self, partitions: Iterable[int], *, known: Container[str] = ()) -> list[RunState]:
-        """The runs of these catalog partitions that are to be tailed, but for those that are known."""
+        """The runs of these catalog partitions that are to be tailed, but for those that are
+        known.
+        """
         with mongo_errors():
             cursor = self._runs.find({"partition": {"$in": list(partitions)}, "active": True, **_STANDING})
             return [_from_document(found) async for found in cursor if found["_id"] not in known]
 
     async def ends(self, partitions: Iterable[int]) -> dict[str, tuple[str, int]]:
-        """Life and position of every run of these partitions, by run; the position of one that was deleted is -1."""
+        """Life and position of every run of these partitions, by run; the position of one that was
+        deleted is -1.
+        """
         fields = {"log_id": 1, "next_offset": 1, "deleted": 1}
         with mongo_errors():
             cursor = self._runs.find({"partition": {"$in": list(partitions)}}, fields)
@@ -172,10 +184,12 @@ class RunStore:
     async def delete(
         self, lives: Iterable[tuple[Life, int]], *, with_session: Mapping[str, int] | None = None
     ) -> list[Life]:
-        """Makes runs, given with their catalog partitions, unreadable at once and for good: what is added or saved of them
-        later changes nothing. Gives those that are: of another the id may stand for another life.
+        """Makes runs, given with their catalog partitions, unreadable at once and for good: what is
+        added or saved of them later changes nothing. Gives those that are: of another the id may
+        stand for another life.
 
-        `with_session` names those that are a session's own, with the time of the session's deletion: see `session_deletions`.
+        `with_session` names those that are a session's own, with the time of the session's
+        deletion: see `session_deletions`.
         """
         given = list(lives)
         operations = [
@@ -209,7 +223,9 @@ class RunStore:
         return list((await self.deleted(run_ids)).values())
 
     async def session_deletions(self, session_ids: Iterable[str]) -> dict[str, int]:
-        """When these sessions were deleted last, by the broker's clock; nothing of one that never was."""
+        """When these sessions were deleted last, by the broker's clock; nothing of one that never
+        was.
+        """
         last: dict[str, int] = {}
         with mongo_errors():
             async for found in self._runs.find({"session_deleted": {"$in": list(session_ids)}}):
@@ -233,7 +249,9 @@ class RunStore:
     async def list(
         self, wanted: RunFilter, *, limit: int, cursor: str | None = None
     ) -> tuple[list[RunState], str | None]:
-        """A page of runs, newest first, and the cursor of the next page. Raises `InvalidEventError` for a foreign cursor."""
+        """A page of runs, newest first, and the cursor of the next page. Raises `InvalidEventError`
+        for a foreign cursor.
+        """
         query = beyond(_query(wanted), "started_us", cursor)
         with mongo_errors():
             found = self._runs.find(query).sort(newest_first("started_us")).limit(limit + 1)
@@ -286,7 +304,9 @@ def _session_fields(life: Life, deleted_ms: int | None) -> dict[str, Any]:
 
 
 def _fold_of(state: RunState) -> dict[str, Any]:
-    """The record as JSON text, exact to the microsecond and for any label, beside what the indexes need of it."""
+    """The record as JSON text, exact to the microsecond and for any label, beside what the indexes
+    need of it.
+    """
     record = state.record
     return {
         "next_offset": record.next_offset,

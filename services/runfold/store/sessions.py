@@ -1,7 +1,8 @@
 """Sessions, as the owners of the partitions of `{prefix}.sessions` write them.
 
-Two owners of a partition may be at work for a moment. Both fold the same records, and each document is written over an older
-one only, so it does not matter which of them is late. A deleted session stays as its position for the same reason.
+Two owners of a partition may be at work for a moment. Both fold the same records, and each document
+is written over an older one only, so it does not matter which of them is late. A deleted session
+stays as its position for the same reason.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -62,7 +63,9 @@ class SessionStore:
             return {found["_id"]: _record(found) async for found in cursor}
 
     async def save(self, sessions: Mapping[str, SessionRecord | None], *, position: int) -> None:
-        """Saves sessions as they are after `position` records of their partition; None says that one was deleted."""
+        """Saves sessions as they are after `position` records of their partition; None says that
+        one was deleted.
+        """
         operations = [
             UpdateOne(
                 {"_id": session_id, "position": {"$lt": position}},
@@ -90,7 +93,8 @@ class SessionStore:
     async def list(
         self, wanted: SessionFilter, *, now: datetime, limit: int, cursor: str | None = None
     ) -> tuple[list[SessionRecord], str | None]:
-        """A page of sessions that have not expired, the newest first, and the cursor of the next page.
+        """A page of sessions that have not expired, the newest first, and the cursor of the next
+        page.
 
         Raises `InvalidEventError` for a foreign cursor.
         """

@@ -1,4 +1,6 @@
-"""State: a document for each scope and key, with the offset that set it. What a key holds is kept as JSON, exact to the digit."""
+"""State: a document for each scope and key, with the offset that set it. What a key holds is kept
+as JSON, exact to the digit.
+"""
 
 import json
 from collections import defaultdict
@@ -84,7 +86,8 @@ def _id(scope: str, key: str) -> str:
 
 
 def _packed(value: Any) -> bytes:
-    # Compressed, since a number may be written several times as long as it came, and a document ends at 16 MB.
+    # Compressed, since a number may be written several times as long as it came, and a document
+    # ends at 16 MB.
     return _compress(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
 
 

@@ -20,12 +20,16 @@ _PASSING = (AutoReconnect, ConnectionFailure, ExecutionTimeout, WriteConcernErro
 _DUPLICATE_KEY = 11000
 
 _CURSOR_GONE = {43, 175, 237}
-"""CursorNotFound, QueryPlanKilled, CursorKilled: what was read was dropped, or the server has begun anew."""
+"""CursorNotFound, QueryPlanKilled, CursorKilled: what was read was dropped, or the server has begun
+anew.
+"""
 
 
 @contextmanager
 def mongo_errors() -> Iterator[None]:
-    """Raises `UnavailableError` for what a retry may cure; anything else is a defect and passes as it is."""
+    """Raises `UnavailableError` for what a retry may cure; anything else is a defect and passes as
+    it is.
+    """
     try:
         yield
     except PyMongoError as error:
@@ -36,7 +40,8 @@ def mongo_errors() -> Iterator[None]:
 
 
 def duplicates_of(error: BulkWriteError) -> list[int]:
-    """The indexes of the operations whose document was there already, which nothing else may be wrong with.
+    """The indexes of the operations whose document was there already, which nothing else may be
+    wrong with.
 
     Raises `error` or `UnavailableError` otherwise.
     """

@@ -1,5 +1,6 @@
-"""Vectors of facts. One belongs to a text and a model, to no edition: it is right for as long as there is the text, and is
-made anew where it is missing. What nobody has asked for in a month is removed.
+"""Vectors of facts. One belongs to a text and a model, to no edition: it is right for as long as
+there is the text, and is made anew where it is missing. What nobody has asked for in a month is
+removed.
 """
 
 from collections.abc import Mapping, Sequence

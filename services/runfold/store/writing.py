@@ -12,15 +12,17 @@ from runfold.store.unavailable import duplicates_of, mongo_errors
 async def upsert_where(collection: Any, operations: Sequence[UpdateOne]) -> None:
     """Upserts, each by an `_id` and a condition beside it, that what stands is older for example.
 
-    Where two find no document both insert, and the later one is refused though its condition may be met now. So what was
-    refused is tried once more, when there is a document to compare it with.
+    Where two find no document both insert, and the later one is refused though its condition may be
+    met now. So what was refused is tried once more, when there is a document to compare it with.
     """
     if operations and (refused := await _refused(collection, operations)):
         await _refused(collection, refused)
 
 
 async def upsert_in_order(collection: Any, operations: Sequence[UpdateOne]) -> None:
-    """As `upsert_where`, but whatever ends in between, none is done before those that stand before it."""
+    """As `upsert_where`, but whatever ends in between, none is done before those that stand before
+    it.
+    """
     begin, refused = 0, -1
     while begin < len(operations):
         try:

@@ -1,4 +1,6 @@
-"""Comparing memories, their revisions and banks in MongoDB with the log: every difference, by its key."""
+"""Comparing memories, their revisions and banks in MongoDB with the log: every difference, by its
+key.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -19,9 +21,11 @@ _LOOK_SECONDS = 0.1
 async def verify_memories(
     log: LogSettings, stores: Edition, *, wait_seconds: float = WAIT_SECONDS
 ) -> tuple[int, list[SharedDifference]]:
-    """How many memories there are, and what is different. What has expired is taken for absent on both sides.
+    """How many memories there are, and what is different. What has expired is taken for absent on
+    both sides.
 
-    Projectors may work meanwhile: what is different is looked at again, for `wait_seconds` at the most.
+    Projectors may work meanwhile: what is different is looked at again, for `wait_seconds` at the
+    most.
     """
     topics = Topics(log.prefix)
     deadline = asyncio.get_running_loop().time() + wait_seconds

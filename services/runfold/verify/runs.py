@@ -1,7 +1,8 @@
 """Comparing MongoDB with the log: every difference, by name.
 
-The log is read from Kafka and folded here, by the same pure functions that the projector uses; then each page, each run state and
-each value of the state that a run's own log decides is held against it.
+The log is read from Kafka and folded here, by the same pure functions that the projector uses; then
+each page, each run state and each value of the state that a run's own log decides is held against
+it.
 """
 
 import asyncio
@@ -28,7 +29,9 @@ _LOOK_SECONDS = 0.1
 
 
 class Difference(NamedTuple):
-    """Something in MongoDB that is not what the log says. `offset` is None where it concerns the whole run."""
+    """Something in MongoDB that is not what the log says. `offset` is None where it concerns the
+    whole run.
+    """
 
     run_id: str
     kind: str
@@ -45,10 +48,12 @@ async def verify(
 ) -> AsyncIterator[tuple[str, list[Difference]]]:
     """Every run (or the one named) with its differences, none for a run that is right.
 
-    Projectors may work meanwhile: each run is compared as far as MongoDB had it when it was looked at, which must be the
-    end that its log had at the beginning, and what is different is looked at again. Both within `wait_seconds`.
+    Projectors may work meanwhile: each run is compared as far as MongoDB had it when it was looked
+    at, which must be the end that its log had at the beginning, and what is different is looked at
+    again. Both within `wait_seconds`.
     """
-    # Topics are listed after the runs that MongoDB knows: a run's topic is there before MongoDB hears of it.
+    # Topics are listed after the runs that MongoDB knows: a run's topic is there before MongoDB
+    # hears of it.
     known = {name async for name, _ in stores.runs.progress() if run_id in (None, name)}
     async with LogEnds.connect(log) as ends:
         topics = {
@@ -80,7 +85,9 @@ class _Comparison:
     stores: Edition
 
     async def differences(self, *, deadline: float) -> list[Difference] | None:
-        """None where there is nothing to compare: another life of the run stands, or the log is empty so far."""
+        """None where there is nothing to compare: another life of the run stands, or the log is
+        empty so far.
+        """
         state = await self._settled(deadline=deadline)
         if state is None:
             unknown = f"the log has {self.end} records, MongoDB does not know the run"
@@ -111,7 +118,8 @@ class _Comparison:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _faults(self, state: RunState) -> list[_Fault]:
-        # Whatever MongoDB holds is in the log by then: the log is read last. And pages are ahead of their state.
+        # Whatever MongoDB holds is in the log by then: the log is read last. And pages are ahead of
+        # their state.
         inconsistent = await self.stores.runs.inconsistent_fields(self.life.run_id)
         stored = await self.stores.pages.all(self.life.log_id)
         scope = own_scope(self.life.log_id)

@@ -1,4 +1,6 @@
-"""Comparing sessions, and the state that they share, in MongoDB with the log: every difference, by its key."""
+"""Comparing sessions, and the state that they share, in MongoDB with the log: every difference, by
+its key.
+"""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -21,9 +23,11 @@ Values = Mapping[tuple[str, str], Value]
 async def verify_sessions(
     log: LogSettings, stores: Edition, *, wait_seconds: float = WAIT_SECONDS
 ) -> tuple[int, list[SharedDifference]]:
-    """How many sessions there are, and what is different about them and about the state that they share.
+    """How many sessions there are, and what is different about them and about the state that they
+    share.
 
-    Projectors may work meanwhile: what is different is looked at again, for `wait_seconds` at the most.
+    Projectors may work meanwhile: what is different is looked at again, for `wait_seconds` at the
+    most.
     """
     deadline = asyncio.get_running_loop().time() + wait_seconds
     while True:

@@ -1,4 +1,6 @@
-"""What comparing has in common of all that runs share: records of MongoDB held against those of the log, by their keys."""
+"""What comparing has in common of all that runs share: records of MongoDB held against those of the
+log, by their keys.
+"""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import NamedTuple

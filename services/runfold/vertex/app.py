@@ -1,7 +1,7 @@
 """The routes of Agent Engine as an application of its own, below the paths of ours.
 
-It is not a router of ours, because nothing that holds there holds here: errors have another form, parameters that are not
-known are passed over, and a path that is not known is Google's to answer.
+It is not a router of ours, because nothing that holds there holds here: errors have another form,
+parameters that are not known are passed over, and a path that is not known is Google's to answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,18 @@ _PATHS: Final = ("/v1beta1/{rest:path}", "/v1/projects/{rest:path}", "/v1/reason
 
 
 class Part(NamedTuple):
-    """Some of the protocol: its routes from `/reasoningEngines` on, and how its operations are answered once more."""
+    """Some of the protocol: its routes from `/reasoningEngines` on, and how its operations are
+    answered once more.
+    """
 
     routes: Sequence[Route]
     operations: Mapping[str, Answer] = {}
 
 
 def build_vertex_app(*parts: Part) -> Starlette:
-    """The application, for `mount`. Its routes are there under both versions, with and without project and location."""
+    """The application, for `mount`. Its routes are there under both versions, with and without
+    project and location.
+    """
     answers = {verb: answer for part in parts for verb, answer in part.operations.items()}
     # Operations come first: what is longer may not be taken for an id.
     routes: list[BaseRoute] = [
@@ -56,8 +60,8 @@ def build_vertex_app(*parts: Part) -> Starlette:
 
 
 def mount(app: FastAPI, vertex: Starlette) -> None:
-    """Hands the paths of Google's names over to `vertex`. `app` comes from `runfold.http.app.new_app`, which leaves paths as they
-    were sent.
+    """Hands the paths of Google's names over to `vertex`. `app` comes from
+    `runfold.http.app.new_app`, which leaves paths as they were sent.
     """
     app.router.routes.extend(Route(path, vertex, include_in_schema=False) for path in _PATHS)
     app.router.routes.append(Route("/", _without_path, methods=["POST", "PATCH"], include_in_schema=False))

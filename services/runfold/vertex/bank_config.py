@@ -1,7 +1,7 @@
 """The configuration of a Memory Bank as Agent Engine has it, and how it stands for ours.
 
-Of what comes we understand a part. All of it is kept as it came and given back so, but for what was changed since in our own
-words.
+Of what comes we understand a part. All of it is kept as it came and given back so, but for what was
+changed since in our own words.
 """
 
 from collections.abc import Mapping
@@ -186,13 +186,17 @@ def is_understood(given: Mapping[str, Any]) -> bool:
 
 
 def default_rule(given: Mapping[str, Any]) -> TriggerRule | None:
-    """When memories are generated of streams that nobody has given a rule, if a configuration says so."""
+    """When memories are generated of streams that nobody has given a rule, if a configuration says
+    so.
+    """
     config = MemoryBankConfig.model_validate(given).generation_config
     return config.generation_trigger_config.rule() if config and config.generation_trigger_config else None
 
 
 def wire_form(config: BankConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration as it was given, but for the fields that our own verbs have changed since."""
+    """The configuration as it was given, but for the fields that our own verbs have changed
+    since.
+    """
     said, now = ours_of(given), MemoryBankConfig.of(config).json_form()
     form = dict(given)
     for field, names in _OURS_BY_FIELD.items():

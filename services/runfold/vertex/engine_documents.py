@@ -1,6 +1,7 @@
 """Engines as messages of Agent Engine's, and how they stand for banks of ours.
 
-What of an engine means something here is in the bank's own fields; all else is kept beside them and given back as it came.
+What of an engine means something here is in the bank's own fields; all else is kept beside them and
+given back as it came.
 """
 
 from collections.abc import Mapping
@@ -101,8 +102,8 @@ class WrittenEngine(Message):
         return BankConfig(**self.changes(BankConfig(), None))
 
     def changes(self, before: BankConfig, mask: str | None) -> dict[str, Any]:
-        """What changes of a bank's configuration: what the mask names, or, without a mask, what there is. Raises
-        `InvalidEventError`.
+        """What changes of a bank's configuration: what the mask names, or, without a mask, what
+        there is. Raises `InvalidEventError`.
         """
         given = self._given()
         paths: list[Path] = (

@@ -6,7 +6,8 @@
     PATCH  {engine}              name, description, labels, configuration of its memories
     DELETE {engine}              gone; by force with its memories and sessions
 
-Engines have numbers for ids, as the product's: banks of other ids are there for our own verbs alone.
+Engines have numbers for ids, as the product's: banks of other ids are there for our own verbs
+alone.
 """
 
 import re
@@ -59,7 +60,9 @@ class BankEngines:
 
 
 def bank_id(engine_id: str) -> str:
-    """The bank that is the engine, which need not be there. Raises `BankNotFoundError` for what no engine is called."""
+    """The bank that is the engine, which need not be there. Raises `BankNotFoundError` for what no
+    engine is called.
+    """
     if not _NUMBER.fullmatch(engine_id):
         raise BankNotFoundError(engine_id)
     return engine_id

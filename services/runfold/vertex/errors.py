@@ -1,4 +1,6 @@
-"""Errors as Google's clients read them: `{"error": {"code", "message", "status", "details"}}` with the same HTTP status."""
+"""Errors as Google's clients read them: `{"error": {"code", "message", "status", "details"}}` with
+the same HTTP status.
+"""
 
 from collections.abc import Mapping
 from http import HTTPStatus

@@ -1,7 +1,9 @@
-"""Filters of lists, in the language of AIP-160: `user_id="ann" AND (create_time>"2030-01-01T00:00:00Z" OR NOT labels.tier:*)`.
+"""Filters of lists, in the language of AIP-160: `user_id="ann" AND
+(create_time>"2030-01-01T00:00:00Z" OR NOT labels.tier:*)`.
 
-What a list can be filtered by is its own to say: a text, a time, or a map of texts. Fields come in either spelling, the keys of
-maps as they are. As that language has it, OR binds stronger than AND, and two terms side by side are both meant.
+What a list can be filtered by is its own to say: a text, a time, or a map of texts. Fields come in
+either spelling, the keys of maps as they are. As that language has it, OR binds stronger than AND,
+and two terms side by side are both meant.
 
 No library that we found parses this without a database or a service around it.
 """
@@ -27,8 +29,8 @@ Operand = str | datetime | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A field against a value. `:` asks whether a text has it in it, whether a map has the key, and with `*` whether there is
-    anything at all.
+    """A field against a value. `:` asks whether a text has it in it, whether a map has the key, and
+    with `*` whether there is anything at all.
     """
 
     path: Path
@@ -70,7 +72,8 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|
 
 
 def parse_filter(text: str | None, fields: Mapping[str, Kind]) -> Filter:
-    """The filter; one that holds of everything where there is no text. `fields` are by their names in snake_case.
+    """The filter; one that holds of everything where there is no text. `fields` are by their names
+    in snake_case.
 
     Raises `InvalidEventError` with the position of what is wrong.
     """
@@ -79,8 +82,8 @@ def parse_filter(text: str | None, fields: Mapping[str, Kind]) -> Filter:
 
 
 def matches(filter_: Filter, get: Callable[[Path], Any]) -> bool:
-    """Whether it holds of what `get` gives by paths: texts, times, maps, or None for what is not there, of which nothing but
-    `!=` holds.
+    """Whether it holds of what `get` gives by paths: texts, times, maps, or None for what is not
+    there, of which nothing but `!=` holds.
     """
     match filter_:
         case Comparison():
@@ -96,7 +99,9 @@ def matches(filter_: Filter, get: Callable[[Path], Any]) -> bool:
 
 
 def equalities(filter_: Filter) -> dict[Path, Operand]:
-    """The values that fields have in all that it holds of, so that an index can find those. It may hold of less than that."""
+    """The values that fields have in all that it holds of, so that an index can find those. It may
+    hold of less than that.
+    """
     match filter_:
         case Comparison(path, "=", value):
             return {path: value}

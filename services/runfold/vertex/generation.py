@@ -1,9 +1,11 @@
-"""Memories generated over HTTP: of facts, of contents, or of a session of the engine; at once, or from time to time.
+"""Memories generated over HTTP: of facts, of contents, or of a session of the engine; at once, or
+from time to time.
 
     POST {engine}/memories:generate          what has become of memories
     POST {engine}/memories:ingestEvents      contents for a stream
 
-What fails is told as an error at once: Google's clients do not look at one in an operation that is done.
+What fails is told as an error at once: Google's clients do not look at one in an operation that is
+done.
 """
 
 from collections.abc import Sequence

@@ -134,7 +134,9 @@ class _State:
         return MemoryMessage.of(await self._memories().get(bank_id(name.engine_id), memory_id(name)), name)
 
     async def list(self, request: Request) -> Response:
-        """Memories that the filter holds of, the newest first unless something else is asked for."""
+        """Memories that the filter holds of, the newest first unless something else is asked
+        for.
+        """
         engine, asked = name_of(request), paging(request)
         wanted = _ordered(wanted_by(parameter(request, "filter")), parameter(request, "orderBy"))
         found, token = await self._memories().list(
@@ -212,7 +214,9 @@ def _ordered(wanted: MemoriesWanted, order: str | None) -> MemoriesWanted:
 
 
 def _changes(asked: UpdateMemory, mask: str | None, now: datetime) -> dict[str, Any]:
-    """The fields that change, by our names for them; what the mask names and the message does not have is taken away."""
+    """The fields that change, by our names for them; what the mask names and the message does not
+    have is taken away.
+    """
     given: dict[str, Any] = {
         "fact": asked.fact,
         "display_name": asked.display_name,
@@ -242,7 +246,9 @@ def _check_scope(record: MemoryRecord, scope: Mapping[str, str]) -> None:
 
 
 def _revision_id(given: str, memory: Name) -> str:
-    """Of a revision's id or name. Raises `RevisionNotFoundError` for the name of another memory's."""
+    """Of a revision's id or name. Raises `RevisionNotFoundError` for the name of another
+    memory's.
+    """
     if "/" not in given:
         return given
     name = Name.parse(given)

@@ -17,7 +17,9 @@ Matches = Callable[[MemoryRecord], bool]
 
 
 class MemoryFilter(Message):
-    """A value of metadata against another one. What is of another type, or not there, it does not hold of."""
+    """A value of metadata against another one. What is of another type, or not there, it does not
+    hold of.
+    """
 
     key: str
     value: MetadataValue
@@ -61,7 +63,9 @@ class Filtered(Message):
 
 
 def matching(text: str | None) -> Matches | None:
-    """Whether the filter holds of a memory; None where it holds of all. Raises `InvalidEventError`."""
+    """Whether the filter holds of a memory; None where it holds of all. Raises
+    `InvalidEventError`.
+    """
     if not text:
         return None
     wanted = parse_filter(text, FILTERED)
@@ -69,7 +73,9 @@ def matching(text: str | None) -> Matches | None:
 
 
 def wanted_by(text: str | None, groups: Sequence[Conjunction] = ()) -> MemoriesWanted:
-    """The memories of a list; where the whole scope is named, only those are read. Raises `InvalidEventError`."""
+    """The memories of a list; where the whole scope is named, only those are read. Raises
+    `InvalidEventError`.
+    """
     scope = equalities(parse_filter(text, FILTERED)).get(("scope",))
     same = {str(key): str(value) for key, value in scope.items()} if isinstance(scope, dict) else None
     return MemoriesWanted(scope=same, matches=_both(matching(text), groups))

@@ -1,7 +1,8 @@
 """Messages as JSON: what all of them have in common.
 
-Google's clients write the fields of a message in camelCase at the top and in snake_case further in, so both are taken
-everywhere. Answers have camelCase. Fields that we do not know are passed over, as the protocol wants.
+Google's clients write the fields of a message in camelCase at the top and in snake_case further in,
+so both are taken everywhere. Answers have camelCase. Fields that we do not know are passed over, as
+the protocol wants.
 """
 
 import re
@@ -80,7 +81,9 @@ class Message(BaseModel):
         return self
 
     def json_form(self) -> dict[str, Any]:
-        """The message as JSON has it: without fields that say nothing, and with the nulls in opaque values."""
+        """The message as JSON has it: without fields that say nothing, and with the nulls in opaque
+        values.
+        """
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -93,7 +96,8 @@ class Empty(Message):
 def camel(value: Any, *, depth: int = 0) -> Any:
     """JSON with the names of fields in camelCase, but for what is below opaque fields.
 
-    For messages of which we do not know every field. Raises `ValueError` for what is nested too deep.
+    For messages of which we do not know every field. Raises `ValueError` for what is nested too
+    deep.
     """
     if depth > _DEPTH_MAX:
         raise ValueError(f"nested deeper than {_DEPTH_MAX} levels")
@@ -116,7 +120,9 @@ def camel_name(name: str) -> str:
 
 
 def rfc3339(time: datetime) -> str:
-    """To the microsecond, in UTC; of a time for which UTC has no year, the first or the last that there is."""
+    """To the microsecond, in UTC; of a time for which UTC has no year, the first or the last that
+    there is.
+    """
     try:
         time = time.astimezone(UTC)
     except OverflowError:

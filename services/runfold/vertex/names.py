@@ -1,7 +1,9 @@
-"""Names of resources: `projects/{p}/locations/{l}/reasoningEngines/{e}/sessions/{s}`, or from `reasoningEngines` on.
+"""Names of resources: `projects/{p}/locations/{l}/reasoningEngines/{e}/sessions/{s}`, or from
+`reasoningEngines` on.
 
-Which project and location somebody says is of no account here: what tells resources apart are the ids from the engine on.
-They are kept all the same, so that a client finds in every answer the names that it asked with.
+Which project and location somebody says is of no account here: what tells resources apart are the
+ids from the engine on. They are kept all the same, so that a client finds in every answer the names
+that it asked with.
 """
 
 import re
@@ -48,7 +50,8 @@ class Name:
 
     def __str__(self) -> str:
         pairs = (("projects", self.project), ("locations", self.location), *self.path)
-        # An id that our own verbs chose may have any sign in it, and clients put names into their paths as they are.
+        # An id that our own verbs chose may have any sign in it, and clients put names into their
+        # paths as they are.
         return "/".join(f"{collection}/{quote(id_, safe=':')}" for collection, id_ in pairs)
 
     def child(self, collection: str, id_: str) -> "Name":
@@ -78,15 +81,15 @@ class Name:
 
 
 def new_id() -> str:
-    """The id of a new resource, which is a number as the product's are: ADK takes nothing else for an engine's. Of 19 digits,
-    and sorted by the microsecond of its making.
+    """The id of a new resource, which is a number as the product's are: ADK takes nothing else for
+    an engine's. Of 19 digits, and sorted by the microsecond of its making.
     """
     return f"{time.time_ns() // 1000}{secrets.randbelow(1000):03}"
 
 
 def checked_id(text: str, *, field: str) -> str:
-    """An id that somebody chose for a new resource. Raises `InvalidEventError` for one that a URL could not hold as it is:
-    clients put names into their paths without escaping anything.
+    """An id that somebody chose for a new resource. Raises `InvalidEventError` for one that a URL
+    could not hold as it is: clients put names into their paths without escaping anything.
     """
     if not _ID.fullmatch(text):
         raise InvalidEventError(

@@ -1,8 +1,9 @@
 """Long-running operations, none of which runs long: each is done when it is first answered.
 
-Clients may ask again all the same, by its name, and another process than the first may be asked. So nothing is stored: the
-id says what was done, the name in front of it to what, and the answer is what can be read of that now. An id that somebody
-makes up therefore tells nothing that could not be read without it.
+Clients may ask again all the same, by its name, and another process than the first may be asked. So
+nothing is stored: the id says what was done, the name in front of it to what, and the answer is
+what can be read of that now. An id that somebody makes up therefore tells nothing that could not be
+read without it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,8 +22,8 @@ from runfold.vertex.requests import answer, name_of
 from runfold_schemas.errors import InvalidEventError
 
 Answer = Callable[[Name, Sequence[str]], Awaitable[Message]]
-"""What an operation has led to: of the resource it belongs to, and the facts that were kept in its id. It may raise that the
-resource is not there any more.
+"""What an operation has led to: of the resource it belongs to, and the facts that were kept in its
+id. It may raise that the resource is not there any more.
 """
 
 _PARENTS = (
@@ -33,8 +34,8 @@ _PARENTS = (
 
 
 def done(parent: Name, verb: str, response: Message, *facts: str) -> Response:
-    """A finished operation. `verb` is what `answers` of `operation_routes` know it by; `facts` are what they need besides
-    the name of the parent.
+    """A finished operation. `verb` is what `answers` of `operation_routes` know it by; `facts` are
+    what they need besides the name of the parent.
     """
     now = f"{datetime.now(UTC).timestamp():.6f}"
     return answer(_operation(parent.child("operations", token_of(verb, now, *facts)), now, response))

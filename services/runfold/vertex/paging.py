@@ -1,4 +1,6 @@
-"""Pages of lists. Google's clients break on a page that is empty, so a token is given out only if another item is there."""
+"""Pages of lists. Google's clients break on a page that is empty, so a token is given out only if
+another item is there.
+"""
 
 import base64
 import json
@@ -14,7 +16,9 @@ from runfold_schemas.errors import InvalidEventError
 T = TypeVar("T")
 
 Fetch = Callable[[int, str | None], Awaitable[tuple[Sequence[T], str | None]]]
-"""A verb's list: so many items at the most from its cursor on, and the cursor of what is behind them, if anything is."""
+"""A verb's list: so many items at the most from its cursor on, and the cursor of what is behind
+them, if anything is.
+"""
 
 _DEFAULT: Final = 100
 _MAX: Final = 1000
@@ -30,16 +34,17 @@ class Paging(NamedTuple):
 
 
 def paging(request: Request, *, default: int = _DEFAULT, most: int = _MAX) -> Paging:
-    """By `pageSize` and `pageToken`. A size of 0 is the default, and one that is too large is `most`. Raises
-    `InvalidEventError`.
+    """By `pageSize` and `pageToken`. A size of 0 is the default, and one that is too large is
+    `most`. Raises `InvalidEventError`.
     """
     size = _size(parameter(request, "pageSize") or "0")
     return Paging(min(size or default, most), parameter(request, "pageToken"))
 
 
 async def page(fetch: Fetch[T], is_wanted: Callable[[T], bool], asked: Paging) -> tuple[list[T], str | None]:
-    """The items that are wanted, as many as are asked for; and the token of the next page, if there is one more of them. A
-    token is a cursor of the verb's own: what is fetched beyond the last item of a page is fetched once more up to it.
+    """The items that are wanted, as many as are asked for; and the token of the next page, if there
+    is one more of them. A token is a cursor of the verb's own: what is fetched beyond the last item
+    of a page is fetched once more up to it.
     """
     found: list[T] = []
     cursor, token = asked.token, None

@@ -1,4 +1,6 @@
-"""Requests taken apart, and answers: always 200, since Google's clients take any other status for an error."""
+"""Requests taken apart, and answers: always 200, since Google's clients take any other status for
+an error.
+"""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +17,9 @@ from runfold_schemas.errors import InvalidEventError
 MessageT = TypeVar("MessageT", bound=Message)
 
 _BODY_BYTES_MAX: Final = 32 * 1024 * 1024
-"""An event alone has 8 MiB at the most, and the clients send it twice: as it is here and as it is with them."""
+"""An event alone has 8 MiB at the most, and the clients send it twice: as it is here and as it is
+with them.
+"""
 
 _COLLECTIONS: Final = {
     "engine": ENGINES,
@@ -28,8 +32,8 @@ _COLLECTIONS: Final = {
 
 
 def name_of(request: Request) -> Name:
-    """The resource that the path names: with the parameters `engine`, `session`, `memory`, `revision` of its route. Raises
-    `InvalidEventError`.
+    """The resource that the path names: with the parameters `engine`, `session`, `memory`,
+    `revision` of its route. Raises `InvalidEventError`.
     """
     given = request.path_params
     path = [f"{collection}/{given[key]}" for key, collection in _COLLECTIONS.items() if key in given]
@@ -39,7 +43,9 @@ def name_of(request: Request) -> Name:
 
 
 def parameter(request: Request, name: str) -> str | None:
-    """A parameter of the query by its name in camelCase, which may come in either spelling. An empty one says nothing."""
+    """A parameter of the query by its name in camelCase, which may come in either spelling. An
+    empty one says nothing.
+    """
     for key, value in request.query_params.items():
         if camel_name(key) == name and value:
             return value
@@ -47,8 +53,8 @@ def parameter(request: Request, name: str) -> str | None:
 
 
 async def read(request: Request, kind: type[MessageT]) -> MessageT:
-    """The message in the body; an empty one for an empty body. Raises `InvalidEventError` for broken JSON, and pydantic's
-    `ValidationError`.
+    """The message in the body; an empty one for an empty body. Raises `InvalidEventError` for
+    broken JSON, and pydantic's `ValidationError`.
     """
     body = await read_body(request, bytes_max=_BODY_BYTES_MAX)
     fields = parse_json(body) if body.strip() else {}

@@ -1,9 +1,11 @@
-"""Memories retrieved for an agent: those of exactly one scope, all of them by time or the nearest in meaning.
+"""Memories retrieved for an agent: those of exactly one scope, all of them by time or the nearest
+in meaning.
 
     POST {engine}/memories:retrieve
     POST {engine}/memories:retrieveProfiles      of which there are none: memories are texts here
 
-Google's client cannot go on at a token that it has not asked for, so only who asks by pages gets one.
+Google's client cannot go on at a token that it has not asked for, so only who asks by pages gets
+one.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +47,9 @@ class ByTime(Message):
 
 
 class Retrieve(Filtered):
-    """What is to be retrieved. With neither of the parameters it is all that one answer may have."""
+    """What is to be retrieved. With neither of the parameters it is all that one answer may
+    have.
+    """
 
     one_of = (("similarity_search_params", "simple_retrieval_params"),)
 

@@ -1,4 +1,6 @@
-"""The events of Agent Engine's sessions: the log keeps each as it was sent, and it is given out so again."""
+"""The events of Agent Engine's sessions: the log keeps each as it was sent, and it is given out so
+again.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -106,15 +108,18 @@ async def _append(sessions: Sessions, session_id: str, event: AppendEvent) -> No
 
 
 def _forget_temporary(event: Any) -> None:
-    """Nothing of a state that is for one call alone is stored, neither in the state nor in the event that told of it."""
+    """Nothing of a state that is for one call alone is stored, neither in the state nor in the
+    event that told of it.
+    """
     actions = event.get("actions") if isinstance(event, dict) else None
     if isinstance(actions, dict) and isinstance(delta := actions.get("stateDelta"), dict):
         event["actions"] = {**actions, "stateDelta": without_temporary(delta)}
 
 
 async def _page(view: _View, wanted: Filter, asked: Paging) -> tuple[list[Logged], str | None]:
-    """Events by their time. Only whoever has read all of them knows their order, and nearly always it is that of the log: then
-    the token says up to where it is so, and what follows is read from there.
+    """Events by their time. Only whoever has read all of them knows their order, and nearly always
+    it is that of the log: then the token says up to where it is so, and what follows is read from
+    there.
     """
     match place_of(asked.token) if asked.token else []:
         case []:
@@ -140,8 +145,9 @@ def _first(
     after: _Place | None = None,
     end: int | None = None,
 ) -> tuple[list[Logged], str | None]:
-    """The first `size` of the events that the filter holds of, and the token of the next page if there are more. `end` is how
-    far the log is known to be in order; without it, `events` are all there are.
+    """The first `size` of the events that the filter holds of, and the token of the next page if
+    there are more. `end` is how far the log is known to be in order; without it, `events` are all
+    there are.
     """
     in_log = _places(events, wanted)
     places = sorted(place for place in in_log if after is None or place > after)

@@ -8,7 +8,8 @@
     POST   {session}:appendEvent          one event, which may change the state
     GET    {session}/events               its events, by time
 
-Whoever appends through our own API, or reads a session's ledger there, has the same session before him.
+Whoever appends through our own API, or reads a session's ledger there, has the same session before
+him.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -174,7 +175,9 @@ def _check_change(record: SessionRecord, asked: UpdateSession) -> None:
 
 
 def _masked(asked: UpdateSession, mask: str | None) -> UpdateSession:
-    """What of the message the mask names; what it names and the message does not have is taken away, where that can be."""
+    """What of the message the mask names; what it names and the message does not have is taken
+    away, where that can be.
+    """
     if mask is None or mask == "*":
         return asked
     named = {camel_name(name.strip()) for name in mask.split(",")}

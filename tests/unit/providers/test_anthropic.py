@@ -1,4 +1,6 @@
-"""Anthropic's Messages: the package's own types judge every body, and responses come back as the parts that they were."""
+"""Anthropic's Messages: the package's own types judge every body, and responses come back as the
+parts that they were.
+"""
 
 import re
 from base64 import b64encode

@@ -1,4 +1,6 @@
-"""Bedrock: botocore's service model judges every body, and responses come back as the parts that they were."""
+"""Bedrock: botocore's service model judges every body, and responses come back as the parts that
+they were.
+"""
 
 import re
 

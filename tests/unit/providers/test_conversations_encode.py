@@ -1,4 +1,6 @@
-"""A hundred real conversations, recorded message by message, are encoded to what they were, and for every other provider."""
+"""A hundred real conversations, recorded message by message, are encoded to what they were, and for
+every other provider.
+"""
 
 import json
 import os
@@ -72,7 +74,9 @@ def test_the_responses_api_gets_every_text_every_argument_and_every_result_in_it
 
 
 def faults_of_adapters(ledger: list[Message], provider: str) -> list[Any]:
-    """What `validate` finds, without the calls at the very end that the recording left unanswered."""
+    """What `validate` finds, without the calls at the very end that the recording left
+    unanswered.
+    """
     last = len(ledger) - 1
     return [
         fault
@@ -88,7 +92,9 @@ def texts(message: Chat) -> list[str]:
 
 
 def recorded(conversation: list[Chat]) -> list[AnyEvent]:
-    """The events of a conversation whose assistant messages came as responses of Chat Completions."""
+    """The events of a conversation whose assistant messages came as responses of Chat
+    Completions.
+    """
     return [
         one
         for number, message in enumerate(conversation)

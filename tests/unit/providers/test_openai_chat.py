@@ -212,7 +212,9 @@ def test_order_is_kept(ledger):
 
 
 def valid(encoded: Encoded) -> Encoded:
-    """The rules that no type states: each result names a call of the assistant message before it."""
+    """The rules that no type states: each result names a call of the assistant message before
+    it.
+    """
     called: list[str] = []
     for chat in encoded.body["messages"]:
         match chat["role"]:

@@ -1,4 +1,6 @@
-"""Responses of Chat Completions, whole and streamed, as events whose ledger gives back the same messages."""
+"""Responses of Chat Completions, whole and streamed, as events whose ledger gives back the same
+messages.
+"""
 
 import json
 from typing import Any
@@ -188,7 +190,9 @@ def chunk(delta: Chat, finish_reason: str | None = None, **members: Any) -> Chat
 
 
 def chunks(said: Chat, size: int) -> list[Chat]:
-    """The response as a stream: first the role, then pieces of `size` characters, last the usage."""
+    """The response as a stream: first the role, then pieces of `size` characters, last the
+    usage.
+    """
     deltas: list[Chat] = [{"role": "assistant", "content": ""}]
     for name in ("reasoning_content", "content", "refusal"):
         deltas += [{name: piece} for piece in split(said.get(name) or "", size)]

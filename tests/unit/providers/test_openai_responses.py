@@ -249,7 +249,9 @@ def test_order_is_kept_over_texts_calls_and_results(ledger):
 
 
 def valid(encoded: Encoded) -> Encoded:
-    """The rules that no type states: call ids are said once, and each output names a call before it."""
+    """The rules that no type states: call ids are said once, and each output names a call before
+    it.
+    """
     calls: list[str] = []
     answered: list[str] = []
     for item in encoded.body["input"]:

@@ -1,4 +1,6 @@
-"""Responses of the Responses API, whole and streamed, as events whose ledger gives back the same items."""
+"""Responses of the Responses API, whole and streamed, as events whose ledger gives back the same
+items.
+"""
 
 import json
 from collections.abc import Iterator
