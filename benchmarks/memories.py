@@ -202,7 +202,7 @@ async def _folded(settings: Settings) -> None:
 
 
 async def _has(stores: Edition, ends: dict[Any, int]) -> bool:
-    reached = await stores.decided.positions()
+    reached = await stores.shared_positions.positions()
     return all(reached.get(at, 0) >= end for at, end in ends.items())
 
 

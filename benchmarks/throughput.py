@@ -100,15 +100,15 @@ async def raw(settings: Settings, log_ids: Mapping[str, str]) -> float:
         stored: list[tuple[float, int]] = []
         inserting: asyncio.Task[None] | None = None
         fetched = 0
-        async for slices in tail.slices():
+        async for fetch in tail.fetches():
             rounds = []
-            for part in slices:
+            for part in fetch:
                 rounds.append(_undecoded(log_ids[part.partition.topic], part.records))
                 fetched += len(part.records)
                 await asyncio.sleep(0)
             if inserting is not None:
                 await inserting
-            inserting = asyncio.create_task(_insert(pages, rounds, stored)) if slices else None
+            inserting = asyncio.create_task(_insert(pages, rounds, stored)) if fetch else None
             if fetched == EVENTS:
                 break
         await inserting

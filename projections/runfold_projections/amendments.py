@@ -1,12 +1,12 @@
 """The events of a log as they stand in its ledger: what is amended stands as other events, and so
 does what an agent framework said, in its own form. Whatever folds a log to messages folds what
-`as_they_stand` or `standing` gives.
+`expand_log` or `standing` gives.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from runfold_projections.frameworks import said, standing_for
+from runfold_projections.frameworks import expand, replace_event
 from runfold_schemas.codec import TYPE_OF
 from runfold_schemas.events import AnyEvent, EventAmended
 from runfold_schemas.sessions import FrameworkEvent
@@ -19,9 +19,9 @@ each of them has the offset and its number among them, from 0.
 Amendments = Mapping[int, EventAmended]
 """By the offset of what is amended."""
 
-_STANDS_OTHERWISE: Final = (EventAmended, FrameworkEvent)
+_EXPANDED_KINDS: Final = (EventAmended, FrameworkEvent)
 
-TYPES_STANDING_OTHERWISE: Final = frozenset(TYPE_OF[kind] for kind in _STANDS_OTHERWISE)
+EXPANDED_TYPES: Final = frozenset(TYPE_OF[kind] for kind in _EXPANDED_KINDS)
 """A log without these kinds stands as it is."""
 
 
@@ -39,11 +39,11 @@ def in_order(place: Place) -> tuple[int, int]:
     return (place, 0) if isinstance(place, int) else place
 
 
-def as_they_stand(log: Sequence[tuple[int, AnyEvent]]) -> Sequence[tuple[Place, AnyEvent]]:
+def expand_log(log: Sequence[tuple[int, AnyEvent]]) -> Sequence[tuple[Place, AnyEvent]]:
     """The events of a whole log as they stand in the ledger."""
-    if not any(isinstance(event.data, _STANDS_OTHERWISE) for _, event in log):
+    if not any(isinstance(event.data, _EXPANDED_KINDS) for _, event in log):
         return log
-    return list(standing(log, amendments_of(log)))
+    return list(expand_events(log, amendments_of(log)))
 
 
 def amendments_of(events: Iterable[tuple[int, AnyEvent]]) -> dict[int, EventAmended]:
@@ -51,7 +51,7 @@ def amendments_of(events: Iterable[tuple[int, AnyEvent]]) -> dict[int, EventAmen
     return {event.data.offset: event.data for _, event in events if isinstance(event.data, EventAmended)}
 
 
-def standing(
+def expand_events(
     events: Iterable[tuple[int, AnyEvent]], amendments: Amendments
 ) -> Iterator[tuple[Place, AnyEvent]]:
     """The events as they stand in the ledger. Those that stand for one event share its offset and
@@ -59,17 +59,17 @@ def standing(
     """
     for offset, event in events:
         if offset in amendments and not isinstance(event.data, EventAmended):
-            data = [stand_in.said() for stand_in in amendments[offset].stand_ins]
-            yield from _numbered(offset, standing_for(event, data))
+            data = [stand_in.decode() for stand_in in amendments[offset].stand_ins]
+            yield from _numbered(offset, replace_event(event, data))
         elif isinstance(event.data, FrameworkEvent):
-            yield from _numbered(offset, said(event))
+            yield from _numbered(offset, expand(event))
         else:
             yield offset, event
 
 
 def event_at(place: Place, event: AnyEvent, amendments: Amendments) -> AnyEvent:
     """The event that stands at `place`, given the one in the record there."""
-    return dict(standing([(offset_of(place), event)], amendments))[place]
+    return dict(expand_events([(offset_of(place), event)], amendments))[place]
 
 
 def _numbered(offset: int, events: Iterable[AnyEvent]) -> Iterator[tuple[Place, AnyEvent]]:

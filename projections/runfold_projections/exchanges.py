@@ -13,7 +13,7 @@ not be written before the whole log was seen.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from runfold_projections.amendments import Place, as_they_stand, in_order, offset_of
+from runfold_projections.amendments import Place, expand_log, in_order, offset_of
 from runfold_projections.validation import Fault, Rule
 from runfold_schemas.events import AnyEvent, ToolCall, ToolResult
 
@@ -43,7 +43,7 @@ def inspect_results(events: Iterable[tuple[int, AnyEvent]]) -> list[Fault]:
     """Calls without a result and results without an earlier call, in the order of their log. See
     `ResultPlanner.faults`.
     """
-    return _planned(as_they_stand(list(events))).faults()
+    return _planned(expand_log(list(events))).faults()
 
 
 class ResultPlanner:

@@ -56,7 +56,7 @@ _TURN_ID_LENGTH_MAX: Final = 200
 _DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^,]*)?;base64,(.*)", re.DOTALL)
 
 
-def said(event: AnyEvent) -> list[AnyEvent]:
+def expand(event: AnyEvent) -> list[AnyEvent]:
     """The events that stand in the place of a framework's event; any other event stands as
     itself.
     """
@@ -64,14 +64,14 @@ def said(event: AnyEvent) -> list[AnyEvent]:
         return [event]
     match event.data.framework:
         case "adk" | "vertex":
-            return standing_for(event, _adk(_of_adk(event.data)))
+            return replace_event(event, _adk(_of_adk(event.data)))
         case "openai-agents":
-            return standing_for(event, _openai(event.data.body, event.event_id))
+            return replace_event(event, _openai(event.data.body, event.event_id))
         case _:
             assert_never(event.data.framework)
 
 
-def standing_for(event: AnyEvent, data: Iterable[Data]) -> list[AnyEvent]:
+def replace_event(event: AnyEvent, data: Iterable[Data]) -> list[AnyEvent]:
     """Events that say `data` in the place of `event`, with its envelope; what the model said has
     the model's too.
     """

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, assert_never
 
 from pydantic import TypeAdapter
 
-from runfold_projections.amendments import Place, as_they_stand
+from runfold_projections.amendments import Place, expand_log
 from runfold_projections.exchanges import ResultPlan, plan_results
 from runfold_schemas.events import (
     AnyEvent,
@@ -69,7 +69,7 @@ def build_messages_from_events(events: Iterable[AnyEvent]) -> list[Message]:
 
 def build_messages_from_log(log: Iterable[tuple[int, AnyEvent]]) -> list[Message]:
     """The ledger of a log of `(offset, event)` pairs."""
-    standing = as_they_stand(list(log))
+    standing = expand_log(list(log))
     stream = LedgerStream(plan_results(standing))
     drafts = [draft for place, event in standing for draft in stream.feed(place, event)]
     drafts.extend(stream.finish())

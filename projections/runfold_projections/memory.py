@@ -53,7 +53,7 @@ class Head(BaseModel):
     expires_at: datetime | None = None
     deleted_at: datetime | None = None
 
-    def stands(self, at: datetime) -> bool:
+    def exists_at(self, at: datetime) -> bool:
         """Whether the memory is there at that time."""
         return self.deleted_at is None and (self.expires_at is None or at < self.expires_at)
 
@@ -174,7 +174,7 @@ def apply(head: Head | None, event: AnyEvent, offset: int) -> Changed | Refused:
 
 
 def _refusal(head: Head | None, change: MemoryChange, at: datetime) -> Refused | None:
-    stands = head is not None and head.stands(at)
+    stands = head is not None and head.exists_at(at)
     if isinstance(change, MemoryCreated):
         return Refused("exists", "a memory of that id exists already") if stands else None
     if isinstance(change, MemoryRolledBack) and (head is None or not head.can_be_rolled_back(at)):
@@ -210,7 +210,7 @@ def _revision(event: AnyEvent, memory: Memory | None, offset: int) -> Revision |
     )
 
 
-class Decided(NamedTuple):
+class HeadAt(NamedTuple):
     """A head as it is after the change at the offset."""
 
     head: Head
@@ -223,9 +223,9 @@ class MemoryFold:
     event is given once; what a head includes is passed over, since somebody has decided it before.
     """
 
-    def __init__(self, heads: Mapping[str, Decided]) -> None:
+    def __init__(self, heads: Mapping[str, HeadAt]) -> None:
         self._before = heads
-        self.heads: dict[str, Decided] = {}
+        self.heads: dict[str, HeadAt] = {}
         self._memories: dict[str, Memory | None] = {}
         self.revisions: list[tuple[str, Revision]] = []
         self.endings: list[tuple[str, Ending]] = []
@@ -240,7 +240,7 @@ class MemoryFold:
         if isinstance(made, Refused):
             self.refused.append((key, event.event_id, made))
             return
-        self.heads[key] = Decided(made.head, offset)
+        self.heads[key] = HeadAt(made.head, offset)
         self._memories[key] = made.memory
         if made.revision is not None:
             self.revisions.append((key, made.revision))
@@ -265,7 +265,7 @@ def _record(head: Head, memory: Memory | None) -> MemoryRecord | None:
     )
 
 
-def ended(revision: Revision, deleted_at: datetime | None) -> Revision:
+def expire_with_memory(revision: Revision, deleted_at: datetime | None) -> Revision:
     """The revision as it is when its memory was deleted: it expires with it, unless it does
     before.
     """

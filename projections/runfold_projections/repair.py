@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, groupby
 from typing import Final, NamedTuple
 
-from runfold_projections.amendments import Place, amendments_of, offset_of, standing
+from runfold_projections.amendments import Place, amendments_of, expand_events, offset_of
 from runfold_projections.exchanges import ResultPlanner, plan_results
 from runfold_projections.ledger import Draft, Fields, LedgerStream
 from runfold_schemas.codec import TYPE_OF
@@ -76,7 +76,7 @@ def _standing(events: Log, appended: Sequence[Data]) -> Standing:
     amendments = amendments_of(events) | {
         data.offset: data for data in appended if isinstance(data, EventAmended)
     }
-    return list(standing(events, amendments))
+    return list(expand_events(events, amendments))
 
 
 def _amendments(ledger: Standing, changes: Iterable[Change]) -> Iterator[EventAmended]:

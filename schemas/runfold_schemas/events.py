@@ -188,16 +188,16 @@ class StandIn(BaseModel):
     data: dict[str, Any]
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
-        self.said()
+    def _is_valid(self) -> Self:
+        self.decode()
         return self
 
-    def said(self) -> "Saying":
+    def decode(self) -> "StandInData":
         return _STAND_INS[self.type].model_validate(self.data)
 
 
-Saying = SystemMessage | UserMessage | AssistantMessage | Thinking | ToolCall | ToolResult | ProviderPart
-_STAND_INS: Final[Mapping[str, type[Saying]]] = {
+StandInData = SystemMessage | UserMessage | AssistantMessage | Thinking | ToolCall | ToolResult | ProviderPart
+_STAND_INS: Final[Mapping[str, type[StandInData]]] = {
     "system_message": SystemMessage,
     "user_message": UserMessage,
     "assistant_message": AssistantMessage,

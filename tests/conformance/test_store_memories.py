@@ -111,7 +111,7 @@ async def test_what_has_expired_is_in_no_read(memories):
 
     assert await listed(memories) == ["kept"]
     assert await memories.get([key("gone")], now=NOW) == {}
-    assert [one.key for one in await memories.described("b", SCOPE, now=NOW)] == [key("kept")]
+    assert [one.key for one in await memories.vector_names("b", SCOPE, now=NOW)] == [key("kept")]
     assert await memories.all(now=NOW) == await memories.get([key("kept")], now=NOW)
 
 
@@ -156,8 +156,8 @@ async def test_a_scope_is_all_of_its_pairs_in_any_order(memories):
     )
 
     assert await listed(memories, scope=SCOPE) == ["same"]
-    assert await memories.described("b", SCOPE, now=NOW) == [(key("same"), vector_name("fact of same"))]
-    assert await memories.described("other", SCOPE, now=NOW) == []
+    assert await memories.vector_names("b", SCOPE, now=NOW) == [(key("same"), vector_name("fact of same"))]
+    assert await memories.vector_names("other", SCOPE, now=NOW) == []
 
 
 async def test_banks_are_saved_over_older_ones_only_and_listed_newest_first(banks):

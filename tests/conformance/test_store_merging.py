@@ -293,7 +293,7 @@ async def test_the_last_events_are_all_there_where_pages_overlap(pages):
 
     for wanted in (1, 35, 36, 71, 80, 90):
         begin = await pages.begin_of_last(
-            LOG, end=90, wanted=wanted, counts=lambda counts: sum(counts.values())
+            LOG, end=90, newest=wanted, counts=lambda counts: sum(counts.values())
         )
         assert 90 - begin >= wanted
 

@@ -11,9 +11,9 @@ from tests.builders import event, events
 from tests.framework_events import ANSWERED, ASKED, CALLED, SPOKE, adk, call, item, mended, result, text
 from tests.records import modest
 
-from runfold_projections.amendments import as_they_stand
+from runfold_projections.amendments import expand_log
 from runfold_projections.exchanges import plan_results
-from runfold_projections.frameworks import said
+from runfold_projections.frameworks import expand
 from runfold_projections.ledger import LedgerStream, build_messages_from_events
 from runfold_projections.providers import encode, validate
 from runfold_projections.repair import repair
@@ -62,7 +62,7 @@ def test_no_body_raises(body: dict[str, Any], framework: Any, parts: list[Any]):
         log = events(FrameworkEvent(framework=framework, body=each))
 
         repair(list(enumerate(log)))
-        assert all(decode(encode_event(one)) == one for one in said(log[0]))
+        assert all(decode(encode_event(one)) == one for one in expand(log[0]))
 
 
 # Few ids, so that they repeat; events of several parts, of both frameworks and of our own.
@@ -128,7 +128,7 @@ amended_logs = st.lists(st.builds(event, _data | _amendments), max_size=10)
 @given(amended_logs)
 def test_streaming_any_prefix_gives_what_building_gives(log: list[AnyEvent]):
     for end in range(len(log) + 1):
-        stand = as_they_stand(list(enumerate(log[:end])))
+        stand = expand_log(list(enumerate(log[:end])))
         by_place = dict(stand)
         stream = LedgerStream(plan_results(stand))
         drafts = [draft for place, each in stand for draft in stream.feed(place, each)]
@@ -142,7 +142,7 @@ def test_streaming_any_prefix_gives_what_building_gives(log: list[AnyEvent]):
 @modest
 @given(logs)
 def test_a_framework_says_in_the_ledger_what_its_events_say(log: list[AnyEvent]):
-    spelled_out = [one for each in log for one in said(each)]
+    spelled_out = [one for each in log for one in expand(each)]
 
     assert build_messages_from_events(log) == build_messages_from_events(spelled_out)
 

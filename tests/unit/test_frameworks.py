@@ -24,9 +24,9 @@ from tests.framework_events import (
     vertex,
 )
 
-from runfold_projections.amendments import as_they_stand
+from runfold_projections.amendments import expand_log
 from runfold_projections.exchanges import inspect_results
-from runfold_projections.frameworks import said
+from runfold_projections.frameworks import expand
 from runfold_projections.ledger import build_messages_from_events, build_messages_from_log
 from runfold_projections.providers import encode
 from runfold_projections.repair import BEGINNING, INTERRUPTED
@@ -224,7 +224,7 @@ def test_what_adk_asks_for_itself_is_no_part_of_the_conversation(name: str):
 def test_what_stands_for_an_event_has_its_envelope_and_the_models():
     record = event(adk(text("Yes."), call("c")), labels={"a": "b"}, state_delta={"seen": 1})
 
-    words, called = said(record)
+    words, called = expand(record)
 
     assert {words.event_id, called.event_id} == {record.event_id}
     assert (words.timestamp, words.labels, words.state_delta) == (
@@ -234,9 +234,9 @@ def test_what_stands_for_an_event_has_its_envelope_and_the_models():
     )
     assert (words.provider, words.message_id) == ("gemini", record.data.body["id"])
     assert words.turn_id == "e-1"
-    assert said(event(QUESTION, turn_id="t"))[0].turn_id == "t"
-    assert said(event(QUESTION))[0].provider is None
-    assert said(words) == [words]
+    assert expand(event(QUESTION, turn_id="t"))[0].turn_id == "t"
+    assert expand(event(QUESTION))[0].provider is None
+    assert expand(words) == [words]
 
 
 def test_items_in_a_row_are_one_message_and_go_back_as_they_came():
@@ -295,7 +295,7 @@ def test_what_stands_for_an_item_is_its_models_too():
 
     log = events(ASKED, adk(text("Wrong.")), EventAmended(offset=1, stand_ins=(instead,), reason="?"))
 
-    ((_, _), (place, event_), _) = as_they_stand(list(enumerate(log)))
+    ((_, _), (place, event_), _) = expand_log(list(enumerate(log)))
     assert (place, event_.provider, event_.message_id) == ((1, 0), "gemini", log[1].data.body["id"])
 
 

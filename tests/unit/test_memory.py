@@ -16,8 +16,8 @@ from tests.records import modest, portions, record
 from runfold_projections.memory import (
     BankRecord,
     Changed,
-    Decided,
     Head,
+    HeadAt,
     MemoryFold,
     MemoryRecord,
     Refused,
@@ -25,7 +25,7 @@ from runfold_projections.memory import (
     apply,
     apply_to_bank,
     bank_event,
-    ended,
+    expire_with_memory,
     memory_event,
 )
 from runfold_projections.state import forwards
@@ -239,9 +239,9 @@ def test_the_revisions_of_a_deleted_memory_expire_with_it_unless_they_do_before(
     )
     soon = History(created(revision_expires_at=EPOCH + timedelta(hours=9))).revisions[0]
 
-    assert ended(late, EPOCH).expires_at == EPOCH + RESTORABLE
-    assert ended(soon, EPOCH) == soon
-    assert ended(late, None) is late
+    assert expire_with_memory(late, EPOCH).expires_at == EPOCH + RESTORABLE
+    assert expire_with_memory(soon, EPOCH) == soon
+    assert expire_with_memory(late, None) is late
 
 
 def test_an_expired_memory_is_not_there_for_changes_after_its_expiry():
@@ -337,12 +337,12 @@ def test_a_bank_is_what_its_last_fact_says():
     assert after(made, BankDeleted(bank_id="b"), BankCreated(bank_id="b", config=second)).config == second
 
 
-Stored = tuple[dict[str, Decided], dict[str, Any], dict[Any, Revision], list[Any]]
+Stored = tuple[dict[str, HeadAt], dict[str, Any], dict[Any, Revision], list[Any]]
 
 
 def stored_after(parts: Sequence[Sequence[tuple[str, AnyEvent, int]]]) -> Stored:
     """What is stored when each of these parts is folded over what was stored before."""
-    heads: dict[str, Decided] = {}
+    heads: dict[str, HeadAt] = {}
     records: dict[str, Any] = {}
     revisions: dict[Any, Revision] = {}
     refused: dict[Any, Any] = {}
@@ -421,7 +421,7 @@ def test_a_head_stands_until_it_expires_or_was_deleted():
             **fields,
         )
 
-    assert head().stands(EPOCH)
-    assert not head(deleted_at=EPOCH).stands(EPOCH)
-    assert head(expires_at=EPOCH + timedelta(seconds=1)).stands(EPOCH)
-    assert not head(expires_at=EPOCH).stands(EPOCH)
+    assert head().exists_at(EPOCH)
+    assert not head(deleted_at=EPOCH).exists_at(EPOCH)
+    assert head(expires_at=EPOCH + timedelta(seconds=1)).exists_at(EPOCH)
+    assert not head(expires_at=EPOCH).exists_at(EPOCH)

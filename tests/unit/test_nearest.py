@@ -15,7 +15,7 @@ from tests.builders import EPOCH, event_id
 from runfold.embeddings import DUPLICATE_DISTANCE, Vectors, nearest
 from runfold.embeddings.local import LocalEmbedder
 from runfold.query.similarity import StoredSimilarity
-from runfold.store.memories import Described
+from runfold.store.memories import MemoryVectorName
 from runfold_projections.memory import MemoryRecord
 from runfold_schemas.memories import Memory
 
@@ -109,8 +109,8 @@ class Scope:
     async def all_of(self, _: Any) -> "Scope":
         return self
 
-    async def described(self, *_: Any, **__: Any) -> list[Described]:
-        return [Described(key, f"v{key}") for key in self._records]
+    async def vector_names(self, *_: Any, **__: Any) -> list[MemoryVectorName]:
+        return [MemoryVectorName(key, f"v{key}") for key in self._records]
 
     async def get(self, names: Any, keys: Sequence[str] | None = None, **_: Any) -> dict[str, Any]:
         if keys is not None:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, assert_never
 
 from rich.text import Text
 
-from runfold_projections.frameworks import said
+from runfold_projections.frameworks import expand
 from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
@@ -77,7 +77,7 @@ def on_one_line(text: str) -> str:
 
 
 def _all_said(event: AnyEvent) -> list[Said]:
-    standing = said(event)
+    standing = expand(event)
     if not standing and not event.state_delta:
         standing = [event]
     return [found for one in standing if (found := _said(one)) is not None]

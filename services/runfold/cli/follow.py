@@ -60,7 +60,7 @@ async def _admitted(settings: LogSettings, runfold: Runfold, run: Run) -> AsyncI
     async with Tail.connect(settings) as tail:
         tail.follow(at, 0)
         there = (await tail.end_offsets([at]))[at]
-        async for slices in tail.slices():
+        async for slices in tail.fetches():
             for part in slices:
                 for record in part.records:
                     yield admission.admit(record)

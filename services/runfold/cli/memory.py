@@ -191,7 +191,7 @@ async def _place(settings: Settings, memory_id: str, bank: str | None) -> AsyncI
 async def _fate(runfold: Runfold, bank_id: str, memory_id: str) -> str | None:
     """Why a memory is not there, and what can be done; None if it never was."""
     head, now = await LogMemoryReader(runfold.connection).head(bank_id, memory_id), datetime.now(UTC)
-    if head is None or head.stands(now):
+    if head is None or head.exists_at(now):
         return None
     ended = head.deleted_at or head.expires_at
     assert ended is not None
@@ -221,7 +221,7 @@ async def _list_banks(runfold: Runfold, *, as_json: bool) -> None:
         await fold_memories(runfold.connection.settings, partitions_of(runfold.connection.topics.memories)),
         datetime.now(UTC),
     )
-    counts = Counter(head.bank_id for head in folded.heads.values() if head.stands(now))
+    counts = Counter(head.bank_id for head in folded.heads.values() if head.exists_at(now))
     if as_json:
         for one in banks:
             print_json(BankDocument.of(one), memories=counts[one.bank_id])

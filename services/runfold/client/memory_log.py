@@ -21,7 +21,7 @@ from runfold_projections.memory import (
     Revision,
     apply_to_bank,
     bank_of,
-    ended,
+    expire_with_memory,
 )
 from runfold_schemas.memories import bank_key, memory_key
 from runfold_schemas.topics import Partition
@@ -139,7 +139,7 @@ async def fold_memories(settings: LogSettings, partitions: list[Partition]) -> L
         {key: one.head for key, one in fold.heads.items()},
         {key: record for key, record in fold.records().items() if record is not None},
         {
-            (key, revision.revision_id): ended(revision, deleted_at)
+            (key, revision.revision_id): expire_with_memory(revision, deleted_at)
             for (key, revision), deleted_at in zip(fold.revisions, _deletions(fold), strict=True)
         },
         {(key, event_id): refused for key, event_id, refused in fold.refused},

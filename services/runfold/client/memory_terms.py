@@ -40,9 +40,9 @@ def restored(revision: Revision, head: Head, bank: BankRecord, now: datetime) ->
     """
     assert revision.memory is not None
     expires_at = revision.memory.expires_at
-    if head.stands(now):
+    if head.exists_at(now):
         expires_at = head.expires_at
     elif expires_at is not None and expires_at <= now:
         expires_at = now + (expires_at - revision.created_at)
     restored = revision.memory.model_copy(update={"expires_at": expires_at})
-    return restored if head.stands(now) else with_expiry(restored, ttl_of_created(bank), now)
+    return restored if head.exists_at(now) else with_expiry(restored, ttl_of_created(bank), now)

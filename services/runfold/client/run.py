@@ -112,7 +112,7 @@ class Run:
     @property
     def ended(self) -> bool:
         """Whether the run is known here to have ended."""
-        known = self._catalog.known(self.run_id)
+        known = self._catalog.peek(self.run_id)
         return self._ended or (known is not None and known.log_id == self.life.log_id and known.ended)
 
     def event(

@@ -331,7 +331,7 @@ class Sessions:
             raise SessionNotFoundError(session_id) from error
 
     def _is_current(self, opened: "_Open") -> bool:
-        life = self._connection.catalog.known(opened.run.run_id)
+        life = self._connection.catalog.peek(opened.run.run_id)
         return (
             (life is None or not life.deleted)
             and time.monotonic() - opened.looked_up_at < _LOOK_UP_SECONDS

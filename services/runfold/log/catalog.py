@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from runfold.log.driver import kafka_errors
 from runfold.log.publisher import Outgoing
 from runfold.log.settings import LogSettings
-from runfold.log.tail import Slice, Tail
+from runfold.log.tail import FetchedRecords, Tail
 from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.codec import Record
 from runfold_schemas.errors import UnavailableError
@@ -106,7 +106,7 @@ class CatalogView:
         return self._lives.get(run_id)
 
     def watch(self, run_id: str) -> Partition:
-        """From now on `known` tells what becomes of the run, soon after it happened."""
+        """From now on `peek` tells what becomes of the run, soon after it happened."""
         at = Partition(self._topic, partition_of(run_id))
         if at.partition not in self._positions:
             self._positions[at.partition] = 0
@@ -125,7 +125,7 @@ class CatalogView:
         for at, end in (await self._ends(partitions)).items():
             await self._read_to(at.partition, end)
 
-    def known(self, run_id: str) -> Life | None:
+    def peek(self, run_id: str) -> Life | None:
         """The run's life as far as this view has read."""
         return self._lives.get(run_id)
 
@@ -156,16 +156,16 @@ class CatalogView:
     async def _read(self) -> None:
         while True:
             try:
-                async for slices in self._tail.slices():
+                async for fetch in self._tail.fetches():
                     self._failure = None
-                    await self._take_slices(slices)
+                    await self._take_fetch(fetch)
             except UnavailableError as error:
                 self._failure = error
-                await self._take_slices([])
+                await self._take_fetch([])
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _take_slices(self, slices: list[Slice]) -> None:
-        for part in slices:
+    async def _take_fetch(self, fetch: list[FetchedRecords]) -> None:
+        for part in fetch:
             for record in part.records:
                 self._take(record)
             self._positions[part.partition.partition] = part.next_offset

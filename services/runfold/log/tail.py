@@ -42,7 +42,7 @@ and nothing else runs.
 """
 
 
-class Slice(NamedTuple):
+class FetchedRecords(NamedTuple):
     """What one fetch brought of one partition: records in order, perhaps none, and the position
     after them.
     """
@@ -53,7 +53,7 @@ class Slice(NamedTuple):
 
 
 class Tail:
-    """Positions of the partitions that are followed; `slices()` brings what is appended to them."""
+    """Positions of the partitions that are followed; `fetches()` brings what is appended to them."""
 
     def __init__(self, consumer: AIOKafkaConsumer) -> None:
         self._consumer = consumer
@@ -130,7 +130,7 @@ class Tail:
             offsets: dict[Partition, int] = await self._consumer.end_offsets(partitions)
         return offsets
 
-    async def slices(self) -> AsyncIterator[list[Slice]]:
+    async def fetches(self) -> AsyncIterator[list[FetchedRecords]]:
         """Endless: what each fetch brought, partition by partition; an empty list where one brought
         nothing in time.
 
@@ -144,11 +144,11 @@ class Tail:
                 continue
             with kafka_errors():
                 fetched = await self._consumer.getmany(timeout_ms=_GETMANY_TIMEOUT_MS)
-                slices = [
-                    await self._slice(partition, fetched.get(partition, []))
+                fetch = [
+                    await self._fetched_records(partition, fetched.get(partition, []))
                     for partition in [*fetched, *self._passed(fetched)]
                 ]
-            yield [part for part in slices if part is not None]
+            yield [part for part in fetch if part is not None]
 
     async def _assign(self) -> None:
         if self._positions:
@@ -180,7 +180,9 @@ class Tail:
             if partition not in fetched and (self.end(partition) or 0) > position
         ]
 
-    async def _slice(self, partition: Partition, consumed: list[ConsumerRecord]) -> Slice | None:
+    async def _fetched_records(
+        self, partition: Partition, consumed: list[ConsumerRecord]
+    ) -> FetchedRecords | None:
         # One that was moved while its fetch was on the way brought records from elsewhere.
         if partition in self._moved or partition not in self._positions:
             return None
@@ -188,7 +190,7 @@ class Tail:
         if partition in self._moved or self._positions.get(partition, reached) == reached:
             return None
         self._positions[partition] = reached
-        return Slice(partition, [record_of(record) for record in consumed], reached)
+        return FetchedRecords(partition, [record_of(record) for record in consumed], reached)
 
 
 def record_of(record: ConsumerRecord) -> Record:

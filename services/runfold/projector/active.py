@@ -57,7 +57,7 @@ class ActiveRun:
         self.bells = 0
         self.small_pages = 0
         self.merge_from = 0
-        self._told = state
+        self._last_state = state
         self._values: dict[str, Value] = {}
         self._forwards: list[Forward] = []
         self._forwards_bytes = 0
@@ -107,14 +107,14 @@ class ActiveRun:
         changed, self._values = self._values, {}
         shared, self._forwards = self._forwards, []
         shared_bytes, self._forwards_bytes = self._forwards_bytes, 0
-        before, self._told = self._told, self.state()
+        before, self._last_state = self._last_state, self.state()
         return Folded(
             run=self,
             undecodable=undecodable or [],
             pages=pages or [],
             ended=ended,
             before=before,
-            state=self._told,
+            state=self._last_state,
             values=changed,
             forwards=shared,
             forwards_bytes=shared_bytes,

@@ -33,7 +33,7 @@ class Forwarder:
         self._settings = settings
         self._publisher = publisher
         self._ends = ends
-        self._decided = stores.decided
+        self._decided = stores.shared_positions
         self._sessions = stores.sessions
         self._topics = Topics(settings.prefix)
         self._caught_up = False

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from runfold.log.shared import Keyed
 from runfold.store.edition import Edition
-from runfold_projections.memory import BankRecord, Decided, MemoryFold, apply_to_bank, bank_of
+from runfold_projections.memory import BankRecord, HeadAt, MemoryFold, apply_to_bank, bank_of
 
 
 class MemoriesTopic:
@@ -17,15 +17,15 @@ class MemoriesTopic:
     """
 
     def __init__(self, stores: Edition) -> None:
-        self._decided = stores.decided
+        self._decided = stores.shared_positions
         self._memories = stores.memories
         self._revisions = stores.revisions
 
-    async def standing(self, events: Sequence[Keyed]) -> Mapping[str, Decided]:
+    async def load(self, events: Sequence[Keyed]) -> Mapping[str, HeadAt]:
         return await self._decided.heads({one.key for one in events})
 
-    async def take(self, events: Sequence[Keyed], standing: Mapping[str, Decided]) -> Mapping[str, Decided]:
-        fold = MemoryFold(standing)
+    async def take(self, events: Sequence[Keyed], stored: Mapping[str, HeadAt]) -> Mapping[str, HeadAt]:
+        fold = MemoryFold(stored)
         for one in events:
             fold.take(one.key, one.event, one.offset)
         records = {key: (record, fold.heads[key].offset) for key, record in fold.records().items()}
@@ -44,13 +44,11 @@ class BanksTopic:
     def __init__(self, stores: Edition) -> None:
         self._banks = stores.banks
 
-    async def standing(self, events: Sequence[Keyed]) -> Mapping[str, BankRecord]:
+    async def load(self, events: Sequence[Keyed]) -> Mapping[str, BankRecord]:
         return await self._banks.get([bank_of(one.event) for one in events])
 
-    async def take(
-        self, events: Sequence[Keyed], standing: Mapping[str, BankRecord]
-    ) -> Mapping[str, Decided]:
-        banks: dict[str, BankRecord | None] = {**standing}
+    async def take(self, events: Sequence[Keyed], stored: Mapping[str, BankRecord]) -> Mapping[str, HeadAt]:
+        banks: dict[str, BankRecord | None] = {**stored}
         offsets: dict[str, int] = {}
         for one in events:
             bank_id = bank_of(one.event)

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from runfold.projector.worker import connect_worker
 from runfold.settings import Settings
 from runfold.store.database import Database, connect
-from runfold.store.decided import DecidedStore
 from runfold.store.editions import POINTER_LOOK_SECONDS, Editions, new_edition
 from runfold.store.runs import RunStore
+from runfold.store.shared_positions import SharedPositionStore
 from runfold_schemas.errors import RunfoldError
 
 _LOOK_SECONDS = 0.25
@@ -103,5 +103,5 @@ async def _catching_up(
 async def _positions(database: Database, edition: str) -> dict[object, int]:
     """How far an edition is: of each run by its id, and of each partition of what runs share."""
     positions: dict[object, int] = dict([entry async for entry in RunStore(database, edition).progress()])
-    positions.update(await DecidedStore(database, edition).positions())
+    positions.update(await SharedPositionStore(database, edition).positions())
     return positions

@@ -15,7 +15,7 @@ from runfold.log.shared import Keyed
 from runfold.projector.writer import Writer
 from runfold.store.edition import Edition
 from runfold.store.state import Entry
-from runfold_projections.memory import Decided
+from runfold_projections.memory import HeadAt
 from runfold_projections.session import SessionRecord, SharedFold, life_of
 from runfold_projections.state import Forward
 from runfold_schemas.catalog import Life
@@ -38,13 +38,13 @@ class SessionsTopic:
         self._values = stores.values
         self._runs = stores.runs
 
-    async def standing(self, events: Sequence[Keyed]) -> Mapping[str, SessionRecord]:
+    async def load(self, events: Sequence[Keyed]) -> Mapping[str, SessionRecord]:
         return await self._sessions.get(sorted(_session_ids(events)))
 
     async def take(
-        self, events: Sequence[Keyed], standing: Mapping[str, SessionRecord]
-    ) -> Mapping[str, Decided]:
-        fold = SharedFold(standing)
+        self, events: Sequence[Keyed], stored: Mapping[str, SessionRecord]
+    ) -> Mapping[str, HeadAt]:
+        fold = SharedFold(stored)
         for one in events:
             fold.take(one.key, one.event, one.offset)
         times = {one.offset: one.log_time for one in events}

@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from runfold.log.shared import Keyed, decided_event, partitions_of
-from runfold.log.tail import Slice, Tail
+from runfold.log.tail import FetchedRecords, Tail
 from runfold.projector.writer import Writer
-from runfold.store.decided import Come, DecidedStore
+from runfold.store.shared_positions import SeenEvent, SharedPositionStore
 from runfold_projections.admission import Admitted
-from runfold_projections.memory import Decided
+from runfold_projections.memory import HeadAt
 from runfold_schemas.errors import UndecodableError
 from runfold_schemas.topics import Partition
 
@@ -24,32 +24,32 @@ from runfold_schemas.topics import Partition
 class TopicFold(Protocol):
     """What is folded of one of the topics."""
 
-    async def standing(self, events: Sequence[Keyed]) -> Any:
+    async def load(self, events: Sequence[Keyed]) -> Any:
         """What there is already of all that these events may change."""
 
-    async def take(self, events: Sequence[Keyed], standing: Any) -> Mapping[str, Decided]:
+    async def take(self, events: Sequence[Keyed], stored: Any) -> Mapping[str, HeadAt]:
         """Folds events of one partition that count, in their order, onto what stands, and writes
         what they make: all but the heads that it gives, which belong to the position.
         """
 
 
 class SharedTopics:
-    """`told` is the edition before, in a rebuild: what it has folded was buried already."""
+    """`previous` is the store of the edition before this one, in a rebuild: what it has folded was buried already."""
 
     def __init__(
         self,
         tail: Tail,
         writer: Writer,
-        decided: DecidedStore,
+        decided: SharedPositionStore,
         folds: Mapping[str, TopicFold],
         *,
-        told: DecidedStore | None = None,
+        previous: SharedPositionStore | None = None,
     ) -> None:
         self._tail = tail
         self._writer = writer
         self._decided = decided
         self._folds = folds
-        self._told = told
+        self._previous = previous
 
     async def follow(self, partitions: Collection[int]) -> None:
         """The partitions of these numbers from now on, and no other."""
@@ -65,45 +65,45 @@ class SharedTopics:
         """Endless: while one batch is written, the next is fetched."""
         async with asyncio.TaskGroup() as tasks:
             taking: asyncio.Task[None] | None = None
-            async for slices in self._tail.slices():
-                if slices:
+            async for fetch in self._tail.fetches():
+                if fetch:
                     if taking is not None:
                         await taking
-                    taking = tasks.create_task(self._take_all(slices))
+                    taking = tasks.create_task(self._take_all(fetch))
 
-    async def _take_all(self, parts: Sequence[Slice]) -> None:
+    async def _take_all(self, parts: Sequence[FetchedRecords]) -> None:
         """Folds what a fetch brought, and writes it. Partitions know nothing of each other."""
         async with asyncio.TaskGroup() as tasks:
             for part in parts:
                 tasks.create_task(self._take(part))
 
-    async def _take(self, part: Slice) -> None:
+    async def _take(self, part: FetchedRecords) -> None:
         keyed, undecodable = _decoded(part)
         await self._bury(part.partition, undecodable)
         heads = await self._fold(self._folds[part.partition.topic], keyed) if keyed else None
         await self._decided.save_position(part.partition, part.next_offset, heads)
 
-    async def _fold(self, fold: TopicFold, keyed: Sequence[Keyed]) -> Mapping[str, Decided]:
-        firsts, standing = await asyncio.gather(
-            self._decided.firsts([Come(one.key, one.event.event_id, one.offset) for one in keyed]),
-            fold.standing(keyed),
+    async def _fold(self, fold: TopicFold, keyed: Sequence[Keyed]) -> Mapping[str, HeadAt]:
+        firsts, stored = await asyncio.gather(
+            self._decided.firsts([SeenEvent(one.key, one.event.event_id, one.offset) for one in keyed]),
+            fold.load(keyed),
         )
         counting = [one for one in keyed if firsts[one.key, one.event.event_id] == one.offset]
         # Whoever begins at a position relies on everything before it being noted, and on nothing
         # behind it.
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._decided.note(firsts))
-            taking = tasks.create_task(fold.take(counting, standing)) if counting else None
+            taking = tasks.create_task(fold.take(counting, stored)) if counting else None
         return taking.result() if taking else {}
 
     async def _bury(self, at: Partition, undecodable: Sequence[Admitted]) -> None:
         if undecodable:
-            told = (await self._told.positions()).get(at, 0) if self._told else 0
+            told = (await self._previous.positions()).get(at, 0) if self._previous else 0
             name = f"{at.topic}-{at.partition}"
             await self._writer.bury([(name, bad) for bad in undecodable if bad.record.offset >= told])
 
 
-def _decoded(part: Slice) -> tuple[list[Keyed], list[Admitted]]:
+def _decoded(part: FetchedRecords) -> tuple[list[Keyed], list[Admitted]]:
     keyed: list[Keyed] = []
     undecodable: list[Admitted] = []
     for record in part.records:

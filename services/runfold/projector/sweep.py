@@ -42,7 +42,7 @@ class Sweep:
         self._ends = ends
         self._runs = stores.runs
         self._sessions = stores.sessions
-        self._decided = stores.decided
+        self._decided = stores.shared_positions
         self._writer = writer
         self._unannounced: dict[str, _Unannounced] = {}
 

@@ -21,10 +21,10 @@ from runfold.log.catalog import partition_of
 from runfold.log.catalog_group import Entry, catalog_group
 from runfold.log.ends import LogEnds
 from runfold.log.publisher import Publisher
-from runfold.log.tail import STEADY_FETCH_WAIT_MS, Slice, Tail
+from runfold.log.tail import STEADY_FETCH_WAIT_MS, FetchedRecords, Tail
 from runfold.projector.active import ActiveRun, Folded, load
+from runfold.projector.catalog import CatalogFold
 from runfold.projector.forwarding import Forwarder
-from runfold.projector.lives import Lives
 from runfold.projector.memories import BanksTopic, MemoriesTopic
 from runfold.projector.sessions import SessionsTopic
 from runfold.projector.shared import SharedTopics, TopicFold
@@ -86,7 +86,7 @@ class Worker:
         self._backlog: deque[ActiveRun] = deque()
         self._catching_up: set[str] = set()
         self._sweep = Sweep(self._log_settings, ends, stores, writer)
-        self._lives = Lives(self._topics, stores.runs, writer)
+        self._catalog = CatalogFold(self._topics, stores.runs, writer)
         self._deleted: asyncio.Queue[RunTopic] = asyncio.Queue()
         # Who is active and who is parked changes under this lock, so that a bell never meets a run
         # half parked.
@@ -146,12 +146,12 @@ class Worker:
                 if run.catalog_partition not in self._partitions or deleted.get(run.run_id) == run.log_id:
                     self._drop(run)
             await self._shared.follow(self._partitions)
-            await self._activate(await self._runs.active(self._partitions, known=self._active))
+            await self._activate(await self._runs.active(self._partitions, except_for=self._active))
 
     async def _take_entries(self, entries: Sequence[Entry]) -> None:
         lives = [(life, time) for life, time in entries if isinstance(life, Life)]
         async with self._membership:
-            taken = await self._lives.take(lives)
+            taken = await self._catalog.take(lives)
             # Nothing is stored of a run that was added just now, so there is nothing to load.
             for state in taken.added:
                 self._follow(ActiveRun(state, self._topics.run(state.run_id, state.log_id)))
@@ -234,17 +234,17 @@ class Worker:
     async def _project(self) -> None:
         """While one batch is written, the next is fetched and folded."""
         writing: asyncio.Task[None] | None = None
-        async for slices in self._tail.slices():
-            batch = await self._fold(slices)
+        async for fetch in self._tail.fetches():
+            batch = await self._fold(fetch)
             if writing is not None:
                 await writing
             writing = self._tasks.create_task(self._write(batch)) if batch else None
             await self._look_who_caught_up()
 
-    async def _fold(self, slices: Sequence[Slice]) -> list[Folded]:
+    async def _fold(self, fetch: Sequence[FetchedRecords]) -> list[Folded]:
         # Whose records these are is settled now: a run that is loaded anew meanwhile begins
         # somewhere else.
-        parts = [(part, self._by_topic.get(part.partition.topic)) for part in slices]
+        parts = [(part, self._by_topic.get(part.partition.topic)) for part in fetch]
         batch = []
         unbroken = 0
         for part, run in parts:
@@ -382,7 +382,7 @@ async def connect_worker(
     """
     log = settings.log("runfold/projector")
     topics, stores = Topics(settings.prefix), Edition.of(database, edition)
-    told = Edition.of(database, rebuilt_from) if rebuilt_from else None
+    previous = Edition.of(database, rebuilt_from) if rebuilt_from else None
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(LogAdmin.connect(log))
         await admin.check_broker()
@@ -397,7 +397,7 @@ async def connect_worker(
             publisher,
             stores,
             forwarder=Forwarder(log, publisher, ends, stores),
-            told=told.runs if told else None,
+            previous=previous.runs if previous else None,
         )
         sessions = SessionsTopic(writer, stores)
         folds: dict[str, TopicFold] = {
@@ -405,7 +405,13 @@ async def connect_worker(
             topics.memories: MemoriesTopic(stores),
             topics.banks: BanksTopic(stores),
         }
-        shared = SharedTopics(steady, writer, stores.decided, folds, told=told.decided if told else None)
+        shared = SharedTopics(
+            steady,
+            writer,
+            stores.shared_positions,
+            folds,
+            previous=previous.shared_positions if previous else None,
+        )
         yield Worker(
             settings,
             edition,

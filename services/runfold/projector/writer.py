@@ -48,7 +48,7 @@ _UNDECIDED_PAUSE_SECONDS = 0.1
 
 
 class Writer:
-    """`told` is the edition before, in a rebuild: of what it has folded, dead letters and ends are
+    """`previous` is the store of the edition before this one, in a rebuild: of what it has folded, dead letters and ends are
     known already.
     """
 
@@ -59,7 +59,7 @@ class Writer:
         stores: Edition,
         *,
         forwarder: Forwarder,
-        told: RunStore | None = None,
+        previous: RunStore | None = None,
     ) -> None:
         self._topics = topics
         self._publisher = publisher
@@ -67,7 +67,7 @@ class Writer:
         self._runs = stores.runs
         self._values = stores.values
         self._forwarder = forwarder
-        self._told = told
+        self._previous = previous
         self._unsaved = UnsavedRuns()
         self._has_to_forward = asyncio.Event()
         self._changed = asyncio.Event()
@@ -137,7 +137,7 @@ class Writer:
             await self._publisher.wait(ack)
 
     async def announce_deleted(self, lives: Sequence[Life]) -> None:
-        told = await self._told.deleted([life.run_id for life in lives]) if self._told else {}
+        told = await self._previous.deleted([life.run_id for life in lives]) if self._previous else {}
         await self.announce(
             life.model_copy(update={"deleted": True})
             for life in lives
@@ -253,9 +253,9 @@ class Writer:
 
     async def _told_of(self, runs: Sequence[ActiveRun]) -> Mapping[str, RunState]:
         """The runs as the edition before has them."""
-        if self._told is None or not runs:
+        if self._previous is None or not runs:
             return {}
-        return await self._told.get_many([run.run_id for run in runs])
+        return await self._previous.get_many([run.run_id for run in runs])
 
 
 def _pause_after(seconds: float) -> float:

@@ -14,12 +14,12 @@ from pydantic_core import to_json
 
 from runfold.query.history import History, SnapshotHistory
 from runfold_projections.amendments import (
-    TYPES_STANDING_OTHERWISE,
+    EXPANDED_TYPES,
     Place,
     amendments_of,
+    expand_events,
     is_first,
     offset_of,
-    standing,
 )
 from runfold_projections.exchanges import ResultPlan, ResultPlanner, plan_results
 from runfold_projections.ledger import Draft, Fields, LedgerStream
@@ -131,13 +131,13 @@ async def events_at_once(history: History, *, first_offset: int, end: int) -> St
             reached = part.next_offset
             break
         await asyncio.sleep(0)
-    if TYPES_STANDING_OTHERWISE.isdisjoint(types):
+    if EXPANDED_TYPES.isdisjoint(types):
         return Stretch(events, planner.plan(), is_amended=False, end=reached)
     log = [(offset_of(place), event) for place, event in events.items()]
     amendments = amendments_of(log)
     stand: dict[Place, AnyEvent] = {}
     for begin in range(0, len(log), _PORTION):
-        stand |= standing(log[begin : begin + _PORTION], amendments)
+        stand |= expand_events(log[begin : begin + _PORTION], amendments)
         await asyncio.sleep(0)
     return Stretch(stand, plan_results(stand.items()), is_amended=bool(amendments), end=reached)
 

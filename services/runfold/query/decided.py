@@ -72,7 +72,7 @@ class DecidedReader:
         until, pause = time.monotonic() + self._wait_timeout_seconds, _POLL_SECONDS
         while True:
             for edition in await self._snapshots.editions():
-                positions = await edition.decided.positions(ends)
+                positions = await edition.shared_positions.positions(ends)
                 if all(positions.get(at, 0) >= end for at, end in ends.items()):
                     return edition
             if not any(ends.values()):

@@ -99,7 +99,7 @@ class SnapshotHistory:
         events by type.
         """
         pages = self.edition.pages
-        return await pages.begin_of_last(self.log_id, end=self.end, wanted=wanted, counts=counts)
+        return await pages.begin_of_last(self.log_id, end=self.end, newest=wanted, counts=counts)
 
     async def event(self, offset: int) -> AnyEvent:
         # Events that are asked for one by one are near each other, so the last page is kept.

@@ -16,12 +16,12 @@ from runfold.query.checkpoints import Checkpoints, events_at_once, join, members
 from runfold.query.faults import Validate, Validation
 from runfold.query.history import History, Slice, SnapshotHistory
 from runfold_projections.amendments import (
-    TYPES_STANDING_OTHERWISE,
+    EXPANDED_TYPES,
     Amendments,
     amendments_of,
     event_at,
+    expand_events,
     offset_of,
-    standing,
 )
 from runfold_projections.exchanges import ResultPlan, ResultPlanner
 from runfold_projections.ledger import Draft, Fields, LedgerStream
@@ -32,7 +32,7 @@ from runfold_schemas.messages import Message
 _PORTION = 500
 """Messages that are built in one go; the loop serves others in between."""
 
-_PLANNED_TYPES: Final = TYPES_STANDING_OTHERWISE | {"tool_call", "tool_result"}
+_PLANNED_TYPES: Final = EXPANDED_TYPES | {"tool_call", "tool_result"}
 _FAULTS: Final[TypeAdapter[list[Fault]]] = TypeAdapter(list[Fault])
 _MESSAGES: Final[TypeAdapter[list[Message]]] = TypeAdapter(list[Message])
 
@@ -125,7 +125,7 @@ async def _streamed_messages(history: History, *, end: int) -> AsyncIterator[lis
     plan, amendments = await _plan(history, end=end)
     stream = LedgerStream(plan)
     async for part in history.slices(end=end):
-        stand = standing(_events(part), amendments)
+        stand = expand_events(_events(part), amendments)
         drafts = [draft for place, event in stand for draft in stream.feed(place, event)]
         yield [await _fields(draft, history, amendments) for draft in drafts]
         await asyncio.sleep(0)
@@ -144,7 +144,7 @@ async def _plan(
         if not _PLANNED_TYPES.isdisjoint(part.types):
             events = _events(part)
             found |= amendments_of(events)
-            for place, event in standing(events, amendments or {}):
+            for place, event in expand_events(events, amendments or {}):
                 planner.feed(place, event)
         await asyncio.sleep(0)
     if found and amendments is None:

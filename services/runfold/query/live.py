@@ -155,7 +155,7 @@ class LiveRuns:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _share(self, tail: Tail) -> None:
-        async for slices in tail.slices():
+        async for slices in tail.fetches():
             for part in slices:
                 run = self._topics.parse_run(part.partition.topic)
                 if run is not None and run.run_id in self._channels:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from runfold.client.memory import MemoriesWanted, Published, offset_of
 from runfold.log.shared import deciding
 from runfold.query.decided import DecidedReader
-from runfold.store.listing import Place, cursor_after
+from runfold.store.listing import SortKey, cursor_after
 from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
 from runfold_schemas.memories import bank_key, memory_key
 from runfold_schemas.topics import Partition
@@ -40,7 +40,7 @@ class StoredMemories:
         if edition is None:
             return []
         refused, found = await asyncio.gather(
-            edition.decided.refusals((one.key, one.event_id) for one in published),
+            edition.shared_positions.refusals((one.key, one.event_id) for one in published),
             edition.memories.get([one.key for one in published], now=datetime.now(UTC)),
         )
         return [refused.get((one.key, one.event_id)) or found.get(one.key) for one in published]
@@ -48,7 +48,7 @@ class StoredMemories:
     async def head(self, bank_id: str, memory_id: str) -> Head | None:
         key = memory_key(bank_id, memory_id)
         edition = await self._decided.of_keys(key)
-        found = (await edition.decided.heads([key])).get(key) if edition else None
+        found = (await edition.shared_positions.heads([key])).get(key) if edition else None
         return found.head if found else None
 
     async def find(self, bank_id: str, memory_id: str) -> MemoryRecord | None:
@@ -80,7 +80,7 @@ class StoredMemories:
         edition = await self._decided.of_keys(key)
         if edition is None:
             return None
-        offset = (await edition.decided.first_offsets([(key, revision_id)])).get((key, revision_id))
+        offset = (await edition.shared_positions.first_offsets([(key, revision_id)])).get((key, revision_id))
         return await edition.revisions.get(key, offset, now=datetime.now(UTC)) if offset is not None else None
 
     async def list(
@@ -97,7 +97,7 @@ class StoredMemories:
             now=datetime.now(UTC),
             cursor=cursor,
         )
-        found: list[tuple[Place, MemoryRecord]] = []
+        found: list[tuple[SortKey, MemoryRecord]] = []
         async with aclosing(listed):
             async for place, record in listed:
                 if wanted.matches is None or wanted.matches(record):

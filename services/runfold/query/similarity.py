@@ -20,7 +20,7 @@ from runfold.embeddings.embedder import Vector
 from runfold.embeddings.nearest import Neighbour, nearest
 from runfold.query.decided import DecidedReader
 from runfold.store.edition import Edition
-from runfold.store.memories import Described
+from runfold.store.memories import MemoryVectorName
 from runfold_projections.memory import MemoryRecord
 
 _KEPT_MAX: Final = 50_000
@@ -65,7 +65,7 @@ class StoredSimilarity:
             edition, now = await self._decided.all_of(self._decided.topics.memories), datetime.now(UTC)
             if edition is None:
                 return []
-            described = await edition.memories.described(bank_id, scope, now=now)
+            described = await edition.memories.vector_names(bank_id, scope, now=now)
             vector = (await asked)[0]
             vectors = await self._vectors(edition, described, dimensions=len(vector), now=now)
             # What has none was deleted meanwhile.
@@ -76,7 +76,7 @@ class StoredSimilarity:
         return await _records(edition, described, ranked, limit=limit, matches=matches, now=now)
 
     async def _vectors(
-        self, edition: Edition, described: Sequence[Described], *, dimensions: int, now: datetime
+        self, edition: Edition, described: Sequence[MemoryVectorName], *, dimensions: int, now: datetime
     ) -> dict[str, Vector]:
         vectors: dict[str, Vector] = {}
         for one in described:
@@ -90,7 +90,7 @@ class StoredSimilarity:
         return vectors
 
     async def _found(
-        self, edition: Edition, unknown: Sequence[Described], *, dimensions: int, now: datetime
+        self, edition: Edition, unknown: Sequence[MemoryVectorName], *, dimensions: int, now: datetime
     ) -> dict[str, Vector]:
         model = (await self._embedder()).model
         stored = await edition.vectors.get(model, sorted({one.vector for one in unknown}))
@@ -136,7 +136,7 @@ def _ranked(query: Vector, vectors: Sequence[Vector]) -> list[Neighbour]:
 
 async def _records(
     edition: Edition,
-    described: Sequence[Described],
+    described: Sequence[MemoryVectorName],
     ranked: Sequence[Neighbour],
     *,
     limit: int,

@@ -8,7 +8,7 @@ from typing import Any
 from pymongo import UpdateOne
 
 from runfold.store.database import Database
-from runfold.store.listing import beyond, cursor_after, list_index, microseconds, newest_first
+from runfold.store.listing import after_cursor, cursor_after, list_index, microseconds, newest_first
 from runfold.store.unavailable import mongo_errors
 from runfold.store.writing import upsert_where
 from runfold_projections.memory import BankRecord
@@ -58,7 +58,7 @@ class BankStore:
         """A page of banks, the newest first, and the cursor of the next page. Raises
         `InvalidEventError` for a foreign one.
         """
-        query = beyond(_STANDING, "created_us", cursor)
+        query = after_cursor(_STANDING, "created_us", cursor)
         with mongo_errors():
             found = self._banks.find(query).sort(newest_first("created_us")).limit(limit + 1)
             records = [_record(document) async for document in found]

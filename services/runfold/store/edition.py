@@ -4,12 +4,12 @@ from typing import NamedTuple, Self
 
 from runfold.store.banks import BankStore
 from runfold.store.database import Database
-from runfold.store.decided import DecidedStore
 from runfold.store.memories import MemoryStore
 from runfold.store.pages import PageStore
 from runfold.store.revisions import RevisionStore
 from runfold.store.runs import RunStore
 from runfold.store.sessions import SessionStore
+from runfold.store.shared_positions import SharedPositionStore
 from runfold.store.state import StateStore
 from runfold.store.vectors import VectorStore
 
@@ -19,7 +19,7 @@ class Edition(NamedTuple):
     runs: RunStore
     pages: PageStore
     values: StateStore
-    decided: DecidedStore
+    shared_positions: SharedPositionStore
     sessions: SessionStore
     memories: MemoryStore
     revisions: RevisionStore
@@ -34,7 +34,7 @@ class Edition(NamedTuple):
             RunStore(database, name),
             PageStore(database, name),
             StateStore(database, name),
-            DecidedStore(database, name),
+            SharedPositionStore(database, name),
             SessionStore(database, name),
             MemoryStore(database, name),
             RevisionStore(database, name),
@@ -47,7 +47,7 @@ class Edition(NamedTuple):
             self.runs,
             self.pages,
             self.values,
-            self.decided,
+            self.shared_positions,
             self.sessions,
             self.memories,
             self.revisions,

@@ -19,16 +19,16 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _CURSOR = TypeAdapter(tuple[Annotated[int, Field(ge=-(2**63), lt=2**63)], str])
 """Time and `_id` of the last entry of a page; what MongoDB can compare with."""
 
-Place = tuple[int, str]
+SortKey = tuple[int, str]
 """Of an entry in its list: its time in microseconds since 1970, and its id."""
 
 
 def newest_first(time_field: str) -> list[tuple[str, int]]:
     """The order of a list, for sorting."""
-    return listed(time_field, ascending=False)
+    return list_order(time_field, ascending=False)
 
 
-def listed(time_field: str, *, ascending: bool) -> list[tuple[str, int]]:
+def list_order(time_field: str, *, ascending: bool) -> list[tuple[str, int]]:
     direction = ASCENDING if ascending else DESCENDING
     return [(time_field, direction), ("_id", direction)]
 
@@ -38,7 +38,7 @@ def list_index(time_field: str, *fields: str) -> IndexModel:
     return IndexModel([*((field, ASCENDING) for field in fields), *newest_first(time_field)])
 
 
-def beyond(
+def after_cursor(
     query: dict[str, Any], time_field: str, cursor: str | None, *, ascending: bool = False
 ) -> dict[str, Any]:
     """`query` for what comes behind the cursor. Raises `InvalidEventError` for a foreign one."""
@@ -55,9 +55,9 @@ def beyond(
     }
 
 
-def cursor_after(place: Place) -> str:
+def cursor_after(key: SortKey) -> str:
     """Where a list goes on behind an entry."""
-    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode()
 
 
 def label_pairs(labels: Mapping[str, str]) -> list[str]:
@@ -73,7 +73,7 @@ def moment(us: int) -> datetime:
     return _EPOCH + us * _MICROSECOND
 
 
-def _read(cursor: str) -> Place:
+def _read(cursor: str) -> SortKey:
     try:
         return _CURSOR.validate_json(base64.urlsafe_b64decode(cursor.encode()))
     except ValueError as error:

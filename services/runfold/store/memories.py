@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from pymongo import ASCENDING, IndexModel, UpdateOne
 
 from runfold.store.database import Database
-from runfold.store.listing import Place, beyond, list_index, listed, microseconds
+from runfold.store.listing import SortKey, after_cursor, list_index, list_order, microseconds
 from runfold.store.unavailable import mongo_errors
 from runfold.store.writing import upsert_where
 from runfold_projections.memory import MemoryRecord
@@ -34,7 +34,7 @@ _INDEXES = [
 _NEVER: Final = 2**63 - 1
 
 
-class Described(NamedTuple):
+class MemoryVectorName(NamedTuple):
     """A memory by its key, with the name of the vector that says what its fact means."""
 
     key: str
@@ -68,12 +68,14 @@ class MemoryStore:
             cursor = self._memories.find({"_id": {"$in": list(keys)}, **_unexpired(now)})
             return {found["_id"]: _record(found) async for found in cursor}
 
-    async def described(self, bank_id: str, scope: Mapping[str, str], *, now: datetime) -> list[Described]:
+    async def vector_names(
+        self, bank_id: str, scope: Mapping[str, str], *, now: datetime
+    ) -> list[MemoryVectorName]:
         """All memories of exactly this scope."""
         query = {"bank": bank_id, "scope": scope_text(scope), **_unexpired(now)}
         with mongo_errors():
             cursor = self._memories.find(query, {"_id": 1, "vector": 1}).batch_size(10_000)
-            return [Described(found["_id"], found["vector"]) async for found in cursor]
+            return [MemoryVectorName(found["_id"], found["vector"]) async for found in cursor]
 
     async def all(self, *, now: datetime) -> dict[str, MemoryRecord]:
         """Every memory there is: for `verify`."""
@@ -89,7 +91,7 @@ class MemoryStore:
         ascending: bool,
         now: datetime,
         cursor: str | None,
-    ) -> AsyncGenerator[tuple[Place, MemoryRecord], None]:
+    ) -> AsyncGenerator[tuple[SortKey, MemoryRecord], None]:
         """The memories behind the cursor, each with its place. Raises `InvalidEventError` for a
         foreign cursor.
         """
@@ -97,9 +99,9 @@ class MemoryStore:
         query = {"bank": bank_id, **_unexpired(now)}
         if scope is not None:
             query["scope"] = scope_text(scope)
-        query = beyond(query, time_field, cursor, ascending=ascending)
+        query = after_cursor(query, time_field, cursor, ascending=ascending)
         with mongo_errors():
-            found = self._memories.find(query).sort(listed(time_field, ascending=ascending))
+            found = self._memories.find(query).sort(list_order(time_field, ascending=ascending))
             async for document in found:
                 yield (document[time_field], document["_id"]), _record(document)
 

@@ -161,13 +161,13 @@ class PageStore:
         return end
 
     async def begin_of_last(
-        self, log_id: str, *, end: int, wanted: int, counts: Callable[[Mapping[str, int]], int]
+        self, log_id: str, *, end: int, newest: int, counts: Callable[[Mapping[str, int]], int]
     ) -> int:
-        """Where to begin to read for the last `wanted` events before `end`; `counts` says how many
+        """Where to begin to read for the last `newest` events before `end`; `counts` says how many
         of a page's events are meant, given its counts by type. Looks at the last pages only, and
         not into them.
         """
-        begin, found = end, 0
+        begin, total = end, 0
         query = {"log_id": log_id, "first_offset": {"$lt": end}}
         cursor = self._pages.find(query, _HEAD).sort("next_offset", DESCENDING).batch_size(_HEADS)
         try:
@@ -176,9 +176,9 @@ class PageStore:
                     # One that overlaps what was counted already, or reaches beyond the end, would
                     # count too many.
                     if page["first_offset"] < begin:
-                        found += counts(page["counts"]) if page["next_offset"] <= begin else 0
+                        total += counts(page["counts"]) if page["next_offset"] <= begin else 0
                         begin = page["first_offset"]
-                    if found >= wanted:
+                    if total >= newest:
                         return begin
         finally:
             await cursor.close()

@@ -11,8 +11,8 @@ from pymongo import ASCENDING, IndexModel, UpdateOne
 
 from runfold.store.database import Database
 from runfold.store.listing import (
-    Place,
-    beyond,
+    SortKey,
+    after_cursor,
     cursor_after,
     label_pairs,
     list_index,
@@ -153,13 +153,11 @@ class RunStore:
                 async for found in self._runs.find({"_id": {"$in": list(run_ids)}, **_STANDING})
             }
 
-    async def active(self, partitions: Iterable[int], *, known: Container[str] = ()) -> list[RunState]:
-        """The runs of these catalog partitions that are to be tailed, but for those that are
-        known.
-        """
+    async def active(self, partitions: Iterable[int], *, except_for: Container[str] = ()) -> list[RunState]:
+        """The runs of these catalog partitions that are to be tailed, without `except_for`."""
         with mongo_errors():
             cursor = self._runs.find({"partition": {"$in": list(partitions)}, "active": True, **_STANDING})
-            return [_from_document(found) async for found in cursor if found["_id"] not in known]
+            return [_from_document(found) async for found in cursor if found["_id"] not in except_for]
 
     async def ends(self, partitions: Iterable[int]) -> dict[str, tuple[str, int]]:
         """Life and position of every run of these partitions, by run; the position of one that was
@@ -252,16 +250,16 @@ class RunStore:
         """A page of runs, newest first, and the cursor of the next page. Raises `InvalidEventError`
         for a foreign cursor.
         """
-        query = beyond(_query(wanted), "started_us", cursor)
+        query = after_cursor(_query(wanted), "started_us", cursor)
         with mongo_errors():
             found = self._runs.find(query).sort(newest_first("started_us")).limit(limit + 1)
             states = [_from_document(document) async for document in found]
         if len(states) <= limit:
             return states, None
-        return states[:limit], cursor_after(place_in_list(states[limit - 1]))
+        return states[:limit], cursor_after(sort_key(states[limit - 1]))
 
 
-def place_in_list(state: RunState) -> Place:
+def sort_key(state: RunState) -> SortKey:
     """What lists are sorted by, the highest first."""
     return microseconds(state.record.started_at), state.run_id
 

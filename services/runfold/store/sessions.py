@@ -14,8 +14,8 @@ from pymongo import ASCENDING, IndexModel, UpdateOne
 
 from runfold.store.database import Database
 from runfold.store.listing import (
-    Place,
-    beyond,
+    SortKey,
+    after_cursor,
     cursor_after,
     label_pairs,
     list_index,
@@ -98,16 +98,16 @@ class SessionStore:
 
         Raises `InvalidEventError` for a foreign cursor.
         """
-        query = beyond(_query(wanted, now), "created_us", cursor)
+        query = after_cursor(_query(wanted, now), "created_us", cursor)
         with mongo_errors():
             found = self._sessions.find(query).sort(newest_first("created_us")).limit(limit + 1)
             records = [_record(document) async for document in found]
         if len(records) <= limit:
             return records, None
-        return records[:limit], cursor_after(place_in_list(records[limit - 1]))
+        return records[:limit], cursor_after(sort_key(records[limit - 1]))
 
 
-def place_in_list(record: SessionRecord) -> Place:
+def sort_key(record: SessionRecord) -> SortKey:
     """What lists are sorted by, the highest first."""
     return microseconds(record.created_at), record.session_id
 

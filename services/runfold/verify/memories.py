@@ -37,7 +37,7 @@ async def verify_memories(
         stored = await stores.memories.all(now=now)
         found = [
             *differences("memory", _standing(memories, now), stored),
-            *differences("head", memories.heads, await stores.decided.all_heads()),
+            *differences("head", memories.heads, await stores.shared_positions.all_heads()),
             *differences(
                 "revision",
                 _by_name(memories.revisions, now),

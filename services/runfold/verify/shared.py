@@ -43,7 +43,7 @@ def differences(
 async def lag(log: LogSettings, stores: Edition, topic: str) -> AsyncIterator[SharedDifference]:
     """Partitions of a topic that runs share which are not folded to their ends."""
     async with LogEnds.connect(log) as ends:
-        reached = await stores.decided.positions()
+        reached = await stores.shared_positions.positions()
         for at, end in (await ends.ends_of(partitions_of(topic))).items():
             if reached.get(at, 0) < end:
                 detail = f"it is folded to offset {reached.get(at, 0)}, the log ends at {end}"

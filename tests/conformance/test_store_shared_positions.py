@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from runfold.store.decided import Come, DecidedStore
-from runfold_projections.memory import Decided, Head, Refused
+from runfold.store.shared_positions import SeenEvent, SharedPositionStore
+from runfold_projections.memory import Head, HeadAt, Refused
 from runfold_schemas.topics import Partition
 
 SESSIONS = Partition("t.sessions", 3)
@@ -17,8 +17,8 @@ MEMORIES = Partition("t.memories", 3)
 
 
 @pytest.fixture
-def decided(store, edition) -> DecidedStore:
-    return DecidedStore(store, edition)
+def decided(store, edition) -> SharedPositionStore:
+    return SharedPositionStore(store, edition)
 
 
 async def test_nothing_is_known_of_nothing(decided):
@@ -39,17 +39,17 @@ async def test_a_position_never_goes_back_and_is_its_partitions_own(decided):
 
 async def test_heads_are_saved_over_older_ones_only_and_the_position_after_them(decided):
     for offset, changed_by in ((3, "c"), (7, "g"), (5, "e")):
-        heads = {f"memory:{name}": Decided(head(changed_by), offset) for name in "mn"}
+        heads = {f"memory:{name}": HeadAt(head(changed_by), offset) for name in "mn"}
         await decided.save_position(MEMORIES, offset + 1, heads)
 
-    assert await decided.heads(["memory:m", "memory:o"]) == {"memory:m": Decided(head("g"), 7)}
+    assert await decided.heads(["memory:m", "memory:o"]) == {"memory:m": HeadAt(head("g"), 7)}
     assert await decided.all_heads() == dict.fromkeys(["memory:m", "memory:n"], head("g"))
     assert await decided.positions() == {MEMORIES: 8}
 
 
 async def test_concurrent_heads_end_with_the_latest(decided):
     def saved(offset: int) -> Coroutine[Any, Any, None]:
-        heads = {f"memory:{number}": Decided(head(str(offset)), offset) for number in range(10)}
+        heads = {f"memory:{number}": HeadAt(head(str(offset)), offset) for number in range(10)}
         return decided.save_position(MEMORIES, offset + 1, heads)
 
     await asyncio.gather(*(saved(offset) for offset in range(20, -1, -1)))
@@ -71,13 +71,15 @@ def head(changed_by: str) -> Head:
 
 
 async def test_the_first_offset_of_an_event_stands_for_each_key(decided):
-    async def come(*events: Come) -> dict:
+    async def come(*events: SeenEvent) -> dict:
         firsts = await decided.firsts(events)
         await decided.note(firsts)
         return firsts
 
-    first = await come(Come("k", "e", 5), Come("k", "e", 7), Come("k", "f", 6), Come("other", "e", 8))
-    second = await come(Come("k", "e", 9), Come("k", "f", 2))
+    first = await come(
+        SeenEvent("k", "e", 5), SeenEvent("k", "e", 7), SeenEvent("k", "f", 6), SeenEvent("other", "e", 8)
+    )
+    second = await come(SeenEvent("k", "e", 9), SeenEvent("k", "f", 2))
 
     assert first == {("k", "e"): 5, ("k", "f"): 6, ("other", "e"): 8}
     assert second == {("k", "e"): 5, ("k", "f"): 2}

@@ -13,11 +13,11 @@ from pymongo.errors import BulkWriteError
 from runfold.store.database import Database
 from runfold.store.unavailable import duplicates_of, mongo_errors
 from runfold.store.writing import upsert_in_order
-from runfold_projections.memory import Decided, Head, Refused
+from runfold_projections.memory import Head, HeadAt, Refused
 from runfold_schemas.topics import Partition
 
 
-class Come(NamedTuple):
+class SeenEvent(NamedTuple):
     """An event, by its id, under the key that it changes, with its offset."""
 
     key: str
@@ -25,7 +25,7 @@ class Come(NamedTuple):
     offset: int
 
 
-class DecidedStore:
+class SharedPositionStore:
     """What is decided in one edition."""
 
     def __init__(self, database: Database, edition: str) -> None:
@@ -51,7 +51,7 @@ class DecidedStore:
             }
 
     async def save_position(
-        self, at: Partition, next_offset: int, heads: Mapping[str, Decided] | None = None
+        self, at: Partition, next_offset: int, heads: Mapping[str, HeadAt] | None = None
     ) -> None:
         """Saves heads, each over an older one, and then how far the partition is folded: when all
         else is saved that is decided up to there.
@@ -74,7 +74,7 @@ class DecidedStore:
         )
         await upsert_in_order(self._decided, [*operations, reached])
 
-    async def heads(self, keys: Iterable[str]) -> dict[str, Decided]:
+    async def heads(self, keys: Iterable[str]) -> dict[str, HeadAt]:
         """What decides about these memories, also about those that are gone."""
         with mongo_errors():
             cursor = self._decided.find({"_id": {"$in": list(keys)}})
@@ -86,7 +86,7 @@ class DecidedStore:
             cursor = self._decided.find({"head": {"$exists": True}})
             return {found["_id"]: _head(found).head async for found in cursor}
 
-    async def firsts(self, events: Sequence[Come]) -> dict[tuple[str, str], int]:
+    async def firsts(self, events: Sequence[SeenEvent]) -> dict[tuple[str, str], int]:
         """Where each of these events came first, itself or before, by key and id."""
         firsts = await self.first_offsets({(one.key, one.event_id) for one in events})
         for key, event_id, offset in events:
@@ -154,8 +154,8 @@ class DecidedStore:
             await self._seen.bulk_write(operations, ordered=False)
 
 
-def _head(found: Mapping[str, Any]) -> Decided:
-    return Decided(Head.model_validate_json(found["head"]), found["offset"])
+def _head(found: Mapping[str, Any]) -> HeadAt:
+    return HeadAt(Head.model_validate_json(found["head"]), found["offset"])
 
 
 def _position_id(at: Partition) -> str:

@@ -22,7 +22,7 @@ class Taken(NamedTuple):
     """Lives that are over for good, whether this was known or not."""
 
 
-class Lives:
+class CatalogFold:
     def __init__(self, topics: Topics, runs: RunStore, writer: Writer) -> None:
         self._topics = topics
         self._runs = runs
