@@ -9,7 +9,7 @@ JAVA_PACKAGE = $(shell "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo dev check test bench clean
+.PHONY: help install demo dev check test soak bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,11 @@ check: .venv/.installed ## style, types, layers, generated schemas
 
 test: .venv/.installed ## all tests, on real servers
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Ten times as many kills as `make test` makes, or as many as ROUNDS says.
+soak: ROUNDS ?= 10
+soak: .venv/.installed ## hundreds of kills of projectors, in about half an hour; ROUNDS=10
+	RUNFOLD_TEST_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=0 tests/integration/test_*kills.py
 
 bench: .venv/.installed ## the measurements, as a table
 	$(BIN)/python benchmarks/run.py

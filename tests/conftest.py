@@ -2,18 +2,48 @@
 
 import gc
 import logging
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Generator
 from uuid import uuid4
 
+import hypothesis
 import pytest
 
+from . import conversations
+from .seeds import VARIABLE, is_random, random_of, session_seed
 from .servers import Servers, servers, source
 
-logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of every retry, and tests make it retry
+# aiokafka logs every retry, and tests make it retry.
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+
+# Hypothesis's profile for CI draws the same examples every time, whatever the seed is.
+hypothesis.settings.load_profile("default")
 
 
-def pytest_report_header() -> str:
-    return f"servers: {source()}"
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives Hypothesis the seed of the session, unless the command line gives it another one."""
+    if config.getoption("hypothesis_seed") is None:
+        config.option.hypothesis_seed = str(session_seed())
+
+
+def pytest_report_header() -> list[str]:
+    return [
+        f"servers: {source()}",
+        f"seed: {VARIABLE}={session_seed()}",
+        f"conversations: {conversations.source()}",
+    ]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure of a test that leaves something to chance names the seed that repeats it."""
+    report = yield
+    if report.failed and is_random(item):
+        report.sections.append(("Seed", f"{VARIABLE}={session_seed()} repeats what was left to chance"))
+    return report
 
 
 def pytest_collection_finish() -> None:
@@ -22,6 +52,12 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    """Random numbers that `RUNFOLD_TEST_SEED` repeats."""
+    return random_of(request.node)
 
 
 @pytest.fixture(scope="session", name="servers")

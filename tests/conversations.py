@@ -1,11 +1,14 @@
-"""Recorded OpenAI Chat conversations as events, and back from a ledger. Run as a program it
-publishes some of them:
+"""Recorded OpenAI Chat conversations as events, and back from a ledger. The recordings are no part
+of the repository: without their file, generated conversations of the same kind take their place.
 
-python -m tests.conversations KAFKA PREFIX FILE FIRST STEP
+As a program, this module publishes some of them:
+
+python -m tests.conversations KAFKA PREFIX FIRST STEP
 """
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +19,42 @@ from runfold_schemas.data import Data
 from runfold_schemas.messages import TextPart, ToolResultPart, ToolUsePart
 
 Chat = dict[str, Any]
+"""A message, or a whole conversation with its `id` and `messages`."""
+
+VARIABLE = "RUNFOLD_CONVERSATIONS"
+FILE = Path(os.environ.get(VARIABLE) or Path(__file__).parents[2] / "shared" / "data" / "conversations.jsonl")
+GENERATED = 20
+
+
+def source() -> str:
+    """Which conversations a session reads, in words for pytest's header."""
+    return str(FILE) if FILE.is_file() else f"generated, since {FILE} is missing ({VARIABLE} names another)"
+
+
+def conversations() -> list[Chat]:
+    """The recorded conversations if their file is there, generated ones otherwise."""
+    if FILE.is_file():
+        return [json.loads(line) for line in FILE.read_text().splitlines()]
+    return [{"id": str(number), "messages": generated(number)} for number in range(GENERATED)]
+
+
+def generated(number: int) -> list[Chat]:
+    """Messages with repeated ids, spaced arguments, empty results, and text beside a call."""
+    messages: list[Chat] = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Höflich, bitte 🙂"},
+    ]
+    for step in range(3):
+        call = {
+            "id": f"call_{step % 2}",
+            "type": "function",
+            "function": {"name": "look", "arguments": '{"n":  1, "ü": "é"}'},
+        }
+        messages += [
+            {"role": "assistant", "content": "I look." if step else None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "name": "look", "content": ""},
+        ]
+    return [*messages, {"role": "assistant", "content": f"Done {number}."}]
 
 
 def events_of(message: Chat) -> Iterator[Data]:
@@ -94,11 +133,10 @@ async def publish(runfold: Runfold, conversation: Chat) -> None:
                 await run.send(data, turn_id=f"turn-{turn}")
 
 
-async def main(kafka: str, prefix: str, file: str, first: int, step: int) -> None:
-    conversations = [json.loads(line) for line in Path(file).read_text().splitlines()][first::step]
+async def main(kafka: str, prefix: str, first: int, step: int) -> None:
     async with Runfold(kafka, prefix=prefix) as runfold:
-        await asyncio.gather(*(publish(runfold, conversation) for conversation in conversations))
+        await asyncio.gather(*(publish(runfold, each) for each in conversations()[first::step]))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4], *map(int, sys.argv[4:6])))
+    asyncio.run(main(*sys.argv[1:3], *map(int, sys.argv[3:5])))

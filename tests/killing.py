@@ -1,7 +1,9 @@
 """Projectors that are killed while others work."""
 
 import asyncio
+import os
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -9,7 +11,10 @@ from tests.processes import until
 
 from runfold.local import Service
 
-KILLS = 2
+ROUNDS = int(os.environ.get("RUNFOLD_TEST_ROUNDS", "1"))
+"""How many times as many kills a test makes as in `make test`; `make soak` asks for more."""
+
+KILLS = 2 * ROUNDS
 """Of each projector."""
 LIFE = 80
 """Steps of the writers, at the most, between a projector's start and its death."""
@@ -17,7 +22,7 @@ LIFE = 80
 
 @dataclass
 class Progress:
-    """How far those are who work while projectors are killed."""
+    """How many steps the writers have made, and whether they may stop."""
 
     steps: int = 0
     enough: asyncio.Event = field(default_factory=asyncio.Event)
@@ -26,8 +31,13 @@ class Progress:
         return self.steps >= steps
 
 
-async def killed(worker: Service, chance: random.Random, progress: Progress) -> None:
-    """Kills `worker`, from its first moment on or in the middle of its work, and starts it anew."""
+async def kill_all(workers: Sequence[Service], chance: random.Random, progress: Progress) -> None:
+    """Kills each of `workers` again and again, at instants of its own, and starts it anew."""
+    await asyncio.gather(*(_kill(worker, random.Random(chance.random()), progress) for worker in workers))
+
+
+async def _kill(worker: Service, chance: random.Random, progress: Progress) -> None:
+    """Each kill comes at the start of the projector or in the middle of its work."""
     for _ in range(KILLS):
         instant = progress.steps + max(0, chance.randint(-LIFE // 4, LIFE))
         await until(partial(progress.reaches, instant), seconds=30, what="progress of the writers")

@@ -1,7 +1,5 @@
 """Pages, with both drivers: the log's exact bytes, without a gap."""
 
-import os
-
 import pytest
 from pymongo import WriteConcern
 from tests.builders import event
@@ -90,8 +88,8 @@ async def test_a_record_comes_back_byte_for_byte(pages, one):
     assert page.exceptions == [(one.offset, "undecodable", "\0 é")]
 
 
-async def test_a_record_as_large_as_a_topic_takes_is_stored(pages):
-    value = os.urandom(8 * 1024 * 1024)
+async def test_a_record_as_large_as_a_topic_takes_is_stored(pages, chance):
+    value = chance.randbytes(8 * 1024 * 1024)
 
     await pages.insert(paged([raw(value)]))
     (page,) = await all_of(pages)

@@ -3,15 +3,11 @@ message.
 """
 
 import asyncio
-import json
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
-from tests.conversations import chat_of, plain
+from tests.conversations import chat_of, conversations, plain
 from tests.processes import until
 from tests.querying import projected, query
 
@@ -19,64 +15,16 @@ from runfold.projector.rebuild import rebuild
 from runfold.settings import Settings
 from runfold_schemas.messages import Message
 
-FILE = Path(
-    os.environ.get("RUNFOLD_CONVERSATIONS")
-    or Path(__file__).resolve().parents[3] / "shared" / "data" / "conversations.jsonl"
-)
 PROCESSES = 3
 
 
-def generated() -> list[dict[str, Any]]:
-    """Conversations of the same kind: repeated ids, spaced arguments, empty results."""
-    return [
-        {
-            "id": str(number),
-            "messages": [
-                {"role": "system", "content": "Be kind."},
-                {"role": "user", "content": "Höflich, bitte 🙂"},
-                *(
-                    message
-                    for step in range(3)
-                    for message in (
-                        {
-                            "role": "assistant",
-                            "content": None,
-                            "tool_calls": [_call(f"call_{step % 2}", '{"n":  1}')],
-                        },
-                        {"role": "tool", "tool_call_id": f"call_{step % 2}", "name": "look", "content": ""},
-                    )
-                ),
-                {"role": "assistant", "content": f"Done {number}."},
-            ],
-        }
-        for number in range(20)
-    ]
-
-
-def _call(call_id: str, arguments: str) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": "look", "arguments": arguments}}
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    if FILE.is_file():
-        return FILE
-    print(f"{FILE} is not there: generated conversations take its place")
-    made = tmp_path / "conversations.jsonl"
-    made.write_text("\n".join(map(json.dumps, generated())))
-    return made
-
-
 async def test_real_conversations_come_back_from_query_from_the_log_and_after_a_rebuild(
-    kafka: str, mongo: str, prefix: str, database: str, file: Path
+    kafka: str, mongo: str, prefix: str, database: str
 ) -> None:
     settings = Settings(kafka=kafka, mongo=mongo, prefix=prefix, database=database, retire_seconds=0.5)
-    recorded = {
-        str(one["id"]): [plain(message) for message in one["messages"]]
-        for one in map(json.loads, file.read_text().splitlines())
-    }
+    recorded = {str(one["id"]): [plain(message) for message in one["messages"]] for one in conversations()}
     async with projected(settings), query(settings) as client:
-        await asyncio.gather(*(publish(kafka, prefix, file, number) for number in range(PROCESSES)))
+        await asyncio.gather(*(publish(kafka, prefix, number) for number in range(PROCESSES)))
 
         async def all_completed() -> bool:
             answer = (await client.get("/v1/runs", params={"status": "completed", "limit": 200})).json()
@@ -95,8 +43,8 @@ async def test_real_conversations_come_back_from_query_from_the_log_and_after_a_
         assert (await client.get("/v1/sessions/conversations/ledger")).json() == before
 
 
-async def publish(kafka: str, prefix: str, file: Path, number: int) -> None:
-    arguments = (kafka, prefix, str(file), str(number), str(PROCESSES))
+async def publish(kafka: str, prefix: str, number: int) -> None:
+    arguments = (kafka, prefix, str(number), str(PROCESSES))
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.conversations", *arguments)
     assert await process.wait() == 0
 

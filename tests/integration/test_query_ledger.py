@@ -165,12 +165,10 @@ async def test_a_ledger_that_grows_is_at_each_step_that_of_the_log(
     client: httpx.AsyncClient,
     stored: Projected,
     monkeypatch: pytest.MonkeyPatch,
+    chance: random.Random,
     events_at_once_bytes: int,
 ):
     monkeypatch.setattr(checkpoints, "KEPT_BYTES_MAX", events_at_once_bytes)
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
     run = await stored.run()
     kinds = [
         lambda: UserMessage(message=chance.choice(["", "hello"])),
@@ -198,12 +196,10 @@ async def test_an_amended_ledger_is_that_of_the_log_however_it_is_read(
     client: httpx.AsyncClient,
     stored: Projected,
     monkeypatch: pytest.MonkeyPatch,
+    chance: random.Random,
     events_at_once_bytes: int,
 ):
     monkeypatch.setattr(checkpoints, "KEPT_BYTES_MAX", events_at_once_bytes)
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
     run = await stored.run()
     for _ in range(10):
         said = [said_within_a_framework(chance) for _ in range(10)]
@@ -280,10 +276,7 @@ async def test_bedrock_asks_for_thinking_first_only_with_thinking_on(
 
 
 @pytest.mark.parametrize("validate", [validate_strict, partial(validate_bedrock, thinking=True)])
-def test_messages_checked_in_a_stream_have_the_faults_of_the_whole(validate: Any):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+def test_messages_checked_in_a_stream_have_the_faults_of_the_whole(validate: Any, chance: random.Random):
     parts = [
         TextPart(text="t"),
         *(ToolUsePart(id=one, name="n") for one in ("a", "b", "")),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.killing import Progress, killed
+from tests.killing import Progress, kill_all
 from tests.processes import projector, until
 from tests.session_stores import all_ways, at_work, only_topics_of, shared_ends, stored
 from tests.session_verbs import WAYS, everything
@@ -52,13 +52,6 @@ def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
         sweep_seconds=1,
         wait_timeout_seconds=25,
     )
-
-
-@pytest.fixture
-def chance() -> random.Random:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    return random.Random(seed)
 
 
 class Change(NamedTuple):
@@ -138,7 +131,7 @@ async def written_through_kills(
         for number, way in enumerate(WRITERS)
     ]
     try:
-        await asyncio.gather(*(killed(worker, chance, progress) for worker in workers))
+        await kill_all(workers, chance, progress)
     finally:
         progress.enough.set()
         written = await asyncio.gather(*writing)
@@ -256,7 +249,7 @@ async def test_ids_that_are_created_and_deleted_again_and_again_have_their_last_
             for one in ids
         ]
         try:
-            await asyncio.gather(*(killed(worker, chance, progress) for worker in workers))
+            await kill_all(workers, chance, progress)
             await until(lambda: came_often(ids), what="several creations of each id")
         finally:
             progress.enough.set()

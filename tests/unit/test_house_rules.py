@@ -43,7 +43,13 @@ RELIED_ON = {
 LISTENERS = {"listener.security.protocol.map"}
 """What differs between the stacks because their addresses do."""
 
-VARIABLES_OF_TESTS = {"RUNFOLD_TEST_KAFKA", "RUNFOLD_TEST_MONGO", "RUNFOLD_CONVERSATIONS"}
+VARIABLES_OF_TESTS = {
+    "RUNFOLD_TEST_KAFKA",
+    "RUNFOLD_TEST_MONGO",
+    "RUNFOLD_TEST_SEED",
+    "RUNFOLD_TEST_ROUNDS",
+    "RUNFOLD_CONVERSATIONS",
+}
 
 BASE_ONLY = """
 import sys

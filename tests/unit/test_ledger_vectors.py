@@ -1,9 +1,6 @@
-"""The recorded cases of Goa-AI 0.38.0 that lie beside this checkout: what our ledger keeps from it,
-it keeps exactly.
-"""
+"""Recorded cases of Goa-AI 0.38.0: what our ledger keeps from it, it keeps exactly."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +12,9 @@ from runfold_projections.validation import validate_bedrock
 from runfold_schemas.codec import TYPE_OF
 from runfold_schemas.messages import Message
 
-VECTORS = Path(
-    os.environ.get("RUNFOLD_VECTORS")
-    or Path(__file__).resolve().parents[3] / "shared" / "vectors" / "ledger.jsonl"
-)
-CASES = [json.loads(line) for line in VECTORS.read_text().splitlines()] if VECTORS.is_file() else []
+VECTORS = Path(__file__).parents[1] / "vectors" / "ledger.jsonl"
+CASES = [json.loads(line) for line in VECTORS.read_text().splitlines()]
 DATA_OF = {name: data for data, name in TYPE_OF.items()}
-
-pytestmark = pytest.mark.skipif(
-    not CASES, reason="the shared vectors are not beside this checkout: set RUNFOLD_VECTORS"
-)
 
 
 def _cases(*kinds: str) -> Any:

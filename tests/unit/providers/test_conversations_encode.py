@@ -2,35 +2,22 @@
 every other provider.
 """
 
-import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.builders import event
-from tests.conversations import plain
+from tests.conversations import Chat, plain
+from tests.conversations import conversations as read_conversations
 
 from runfold_projections.ledger import build_messages_from_events
 from runfold_projections.providers import encode, recorder, validate
 from runfold_schemas.events import AnyEvent, SystemMessage, ToolResult, UserMessage
 from runfold_schemas.messages import PROVIDERS, Message
 
-FILE = Path(
-    os.environ.get("RUNFOLD_CONVERSATIONS")
-    or Path(__file__).resolve().parents[4] / "shared" / "data" / "conversations.jsonl"
-)
-
-Chat = dict[str, Any]
-
 
 @pytest.fixture(scope="module")
 def conversations() -> list[list[Chat]]:
-    """Their messages; where the file is missing, generated ones of the same kind."""
-    if FILE.is_file():
-        return [json.loads(line)["messages"] for line in FILE.read_text().splitlines()]
-    print(f"{FILE} is not there: generated conversations take its place")
-    return [generated(number) for number in range(20)]
+    return [each["messages"] for each in read_conversations()]
 
 
 @pytest.fixture(scope="module")
@@ -130,22 +117,3 @@ def said(message: Chat) -> AnyEvent:
             return event(UserMessage(message=message["content"]))
         case _:
             return event(ToolResult(tool_call_id=message["tool_call_id"], result=message["content"]))
-
-
-def generated(number: int) -> list[Chat]:
-    """Repeated ids, spaced arguments, empty results, and text beside a call."""
-    conversation: list[Chat] = [
-        {"role": "system", "content": "Be kind."},
-        {"role": "user", "content": "Höflich, bitte 🙂"},
-    ]
-    for step in range(3):
-        call = {
-            "id": f"call_{step % 2}",
-            "type": "function",
-            "function": {"name": "look", "arguments": '{"n":  1, "ü": "é"}'},
-        }
-        conversation += [
-            {"role": "assistant", "content": "I look." if step else None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": call["id"], "name": "look", "content": ""},
-        ]
-    return [*conversation, {"role": "assistant", "content": f"Done {number}."}]

@@ -1,0 +1,30 @@
+"""The seed of everything that tests leave to chance: drawn anew for each session, or taken from
+`RUNFOLD_TEST_SEED` to repeat a failure.
+
+A seed repeats the choices of a test. It cannot repeat how processes and threads interleave.
+"""
+
+import os
+import random
+from functools import cache
+
+import pytest
+
+VARIABLE = "RUNFOLD_TEST_SEED"
+
+
+@cache
+def session_seed() -> int:
+    """The seed of this session. The environment hands it on to the workers of pytest-xdist."""
+    return int(os.environ.setdefault(VARIABLE, str(random.randrange(2**32))))
+
+
+def random_of(test: pytest.Item) -> random.Random:
+    """The random numbers of one test, which are the same whatever other tests the session runs."""
+    return random.Random(f"{session_seed()} {test.nodeid}")
+
+
+def is_random(test: pytest.Item) -> bool:
+    """Whether the test takes the fixture `chance`, or Hypothesis draws its examples."""
+    is_property = getattr(getattr(test, "obj", None), "is_hypothesis_test", False)
+    return is_property or "chance" in getattr(test, "fixturenames", ())
