@@ -5,7 +5,7 @@ problem document too.
 import httpx
 import pytest
 
-from runfold.http.app import problem_of
+from runfold.http.problems import problem_of
 from runfold.local import free_port
 from runfold.remote.api_client import error_of
 from runfold.remote.sessions import HttpSessions

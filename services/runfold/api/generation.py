@@ -14,10 +14,9 @@ which changes no text.
 
 import asyncio
 from collections.abc import Sequence
-from http import HTTPStatus
-from typing import Any
+from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic import BaseModel
 
@@ -34,12 +33,21 @@ from runfold.documents.memories import MemoryDocument
 from runfold.generation.options import Generated
 from runfold.generation.service import Generation
 from runfold.generation.streams import stream_run_id
-from runfold.http.app import PROBLEM_JSON
 from runfold.http.bodies import JSON, JsonRoute
-from runfold.http.idempotency import Replays, derived_id, fingerprint, key_of
-from runfold.ingest.app import IdempotencyKey
-from runfold.query.documents import Problem
+from runfold.http.idempotency import RepeatableModel, RepeatableRequest, Replays
+from runfold.http.problems import problem_responses
 from runfold_schemas.errors import MemoryNotFoundError
+
+_MEANINGS: Final = {
+    400: "`Idempotency-Key` is empty or too long.",
+    404: "There is no such bank, or no such session.",
+    409: "The request needs a language model and none is configured, or other writers keep changing the same memories.",
+    413: "The contents are too large together.",
+    422: "A part of the request is wrong. `field` names it.",
+    502: "The language model refused, or its answer is of no use.",
+    503: "Kafka, MongoDB or the language model does not answer, or no projector runs. Retry.",
+}
+_PROBLEMS: Final = problem_responses(_MEANINGS, *_MEANINGS)
 
 
 def build_generation_router(generation: Generation) -> APIRouter:
@@ -53,11 +61,9 @@ def build_generation_router(generation: Generation) -> APIRouter:
         "/{bank_id}/memories/generate",
         summary="Generate memories",
         response_model=GeneratedMemories,
-        responses=_problems(),
+        responses=_PROBLEMS,
     )
-    async def generate_memories(
-        bank_id: BankId, asked: Generate, request: Request, idempotency_key: IdempotencyKey = None
-    ) -> Response:
+    async def generate_memories(bank_id: BankId, asked: Generate, request: RepeatableModel) -> Response:
         """What has become of memories, when that can be read. A failed generation changes
         nothing.
         """
@@ -67,30 +73,26 @@ def build_generation_router(generation: Generation) -> APIRouter:
             generated = await generator.generate(bank_id, asked.scope, asked.source(), asked.options())
             return _answer(GeneratedMemories(generated=await _shown(generator.memories, bank_id, generated)))
 
-        key = key_of(idempotency_key)
-        return await replays.answer(f"generate/{bank_id}", key, fingerprint(await request.body()), handle)
+        return await replays.answer(f"generate/{bank_id}", request, handle)
 
     @router.post(
         "/{bank_id}/memories/ingest",
         summary="Ingest contents that memories are generated of",
         response_model=StreamPosition,
-        responses=_problems(),
+        responses=_PROBLEMS,
     )
-    async def ingest_contents(
-        bank_id: BankId, asked: Ingest, request: Request, idempotency_key: IdempotencyKey = None
-    ) -> Response:
+    async def ingest_contents(bank_id: BankId, asked: Ingest, request: RepeatableModel) -> Response:
         """Answers when all contents are durable; where memories are generated at once, when those
         can be read. If that fails, the contents stay in the stream, and it is tried again later. A
         content that comes again counts once.
         """
-        key = key_of(idempotency_key)
 
         async def handle() -> Response:
             position = await generation.streams.ingest(
                 bank_id,
                 asked.scope,
                 asked.stream_id,
-                asked.ingested(_content_ids(key, len(asked.contents))),
+                asked.ingested(_content_ids(request, len(asked.contents))),
                 rule=asked.rule,
                 options=asked.options(),
                 force_flush=asked.flush,
@@ -99,7 +101,7 @@ def build_generation_router(generation: Generation) -> APIRouter:
             run_id = stream_run_id(bank.created_by, asked.scope, asked.stream_id)
             return _answer(StreamPosition(run_id=run_id, offset=position.offset if position else None))
 
-        return await replays.answer(f"ingest/{bank_id}", key, fingerprint(await request.body()), handle)
+        return await replays.answer(f"ingest/{bank_id}", request, handle)
 
     return router
 
@@ -115,24 +117,10 @@ async def _shown(memories: Memories, bank_id: str, generated: Sequence[Generated
     return await asyncio.gather(*map(shown, generated))
 
 
-def _content_ids(key: str | None, count: int) -> list[str] | None:
-    return None if key is None else [derived_id("content", key, place) for place in range(count)]
+def _content_ids(request: RepeatableRequest, count: int) -> list[str] | None:
+    ids = [request.derived_id("content", index=index) for index in range(count)]
+    return None if request.key is None else [id_ for id_ in ids if id_ is not None]
 
 
 def _answer(document: BaseModel) -> Response:
     return Response(document.model_dump_json(), media_type=JSON)
-
-
-def _problems() -> dict[int | str, dict[str, Any]]:
-    meanings = {
-        HTTPStatus.NOT_FOUND: "There is no such bank, or no such session.",
-        HTTPStatus.CONFLICT: "This needs a language model and none is configured, or others keep changing the same memories.",
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The contents are too large together.",
-        HTTPStatus.UNPROCESSABLE_ENTITY: "Something in the request is wrong; `field` names it.",
-        HTTPStatus.BAD_GATEWAY: "The language model has no answer to this.",
-        HTTPStatus.SERVICE_UNAVAILABLE: "Kafka, MongoDB or the language model is away, or no projector is at work. Retry.",
-    }
-    content = {PROBLEM_JSON: {"schema": Problem.model_json_schema()}}
-    return {
-        status.value: {"description": meaning, "content": content} for status, meaning in meanings.items()
-    }

@@ -18,6 +18,7 @@ for.
 """
 
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -46,11 +47,9 @@ from runfold.documents.memories import (
     RollBack,
     UpdateMemory,
 )
-from runfold.http.app import PROBLEM_JSON
 from runfold.http.bodies import JSON, JsonRoute
-from runfold.http.idempotency import derived_id, key_of
-from runfold.ingest.app import IdempotencyKey
-from runfold.query.documents import Problem
+from runfold.http.idempotency import RepeatableModel
+from runfold.http.problems import problem_responses
 from runfold.query.parameters import Cursor, Limit, run_filter
 from runfold_schemas.memories import BankConfig
 
@@ -74,6 +73,19 @@ Force = Annotated[bool, Query(description="With all that is in it.")]
 LabelsWanted = Annotated[
     list[str], Query(description="`key:value`, split at the first colon. Several must all be there.")
 ]
+
+_problems = partial(
+    problem_responses,
+    {
+        400: "`Idempotency-Key` is empty or too long.",
+        404: "There is no such bank, memory or revision, or it was deleted.",
+        409: "The id is taken, the bank is not empty, or other writers keep changing the memory.",
+        413: "The body is too large, or a value in it is.",
+        422: "A part of the request is wrong. `field` names it.",
+        503: "Kafka or MongoDB does not answer, or no projector runs. Retry.",
+        504: "The change is recorded, but its result could not be read in time. Read it later, and do not repeat the change.",
+    },
+)
 
 
 def build_memory_router(memories: Verbs) -> APIRouter:
@@ -193,17 +205,13 @@ def _add_memories(router: APIRouter, memories: Verbs) -> None:
         "/{bank_id}/memories",
         status_code=HTTPStatus.CREATED,
         summary="Create a memory",
-        responses=_problems(404, 409, 413, 422),
+        responses=_problems(400, 404, 409, 413, 422, 504),
         **shown,
     )
-    async def create_memory(
-        bank_id: BankId, asked: CreateMemory, idempotency_key: IdempotencyKey = None
-    ) -> Response:
+    async def create_memory(bank_id: BankId, asked: CreateMemory, request: RepeatableModel) -> Response:
         """A new memory, of a new id unless one is given; 409 where that is taken."""
-        key, memory_id, event_id = key_of(idempotency_key), asked.memory_id, None
-        if key is not None:
-            memory_id = memory_id or derived_id("memory", bank_id, key)
-            event_id = derived_id("memory created", bank_id, memory_id, key)
+        memory_id = asked.memory_id or request.derived_id("memory", bank_id)
+        event_id = request.derived_id("memory created", bank_id, memory_id) if memory_id else None
         record = await memories().create(
             bank_id,
             asked.memory(),
@@ -223,7 +231,7 @@ def _add_memories(router: APIRouter, memories: Verbs) -> None:
     @router.patch(
         "/{bank_id}/memories/{memory_id}",
         summary="Change a memory",
-        responses=_problems(404, 409, 413, 422),
+        responses=_problems(404, 409, 413, 422, 504),
         **shown,
     )
     async def update_memory(bank_id: BankId, memory_id: MemoryId, asked: UpdateMemory) -> Response:
@@ -239,7 +247,7 @@ def _add_memories(router: APIRouter, memories: Verbs) -> None:
         "/{bank_id}/memories/{memory_id}",
         status_code=HTTPStatus.NO_CONTENT,
         summary="Delete a memory",
-        responses=_problems(404, 413, 422),
+        responses=_problems(404, 413, 422, 504),
     )
     async def delete_memory(
         bank_id: BankId, memory_id: MemoryId, asked: RevisionWanted | None = None
@@ -287,7 +295,7 @@ def _add_revisions(router: APIRouter, memories: Verbs) -> None:
         "/{bank_id}/memories/{memory_id}/rollback",
         summary="Roll a memory back",
         response_model=MemoryDocument,
-        responses=_problems(404, 409, 413, 422),
+        responses=_problems(404, 409, 413, 422, 504),
     )
     async def roll_back(bank_id: BankId, memory_id: MemoryId, asked: RollBack) -> Response:
         """The memory holds again what it held after an earlier change, also if it was deleted
@@ -304,20 +312,3 @@ def _answer(
 ) -> Response:
     headers = {"Location": location} if location else None
     return Response(document.model_dump_json(), status, headers, media_type=JSON)
-
-
-def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    meanings = {
-        404: "There is no such bank, memory or revision, or not any more.",
-        409: "The id is taken, the bank is not empty, or others keep changing the memory.",
-        413: "The body is too large, or what it says is.",
-        422: "Something in the request is wrong; `field` names it.",
-        503: "Kafka or MongoDB is away, or no projector is at work. Retry.",
-    }
-    return {
-        status: {
-            "description": meanings[status],
-            "content": {PROBLEM_JSON: {"schema": Problem.model_json_schema()}},
-        }
-        for status in sorted({*statuses, 503})
-    }

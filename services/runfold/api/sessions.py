@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import AwareDatetime, BaseModel
+from pydantic import AwareDatetime
 
 from runfold.api.session_pages import fitting, listed
 from runfold.client.run import Position
@@ -49,14 +49,21 @@ from runfold.documents.sessions import (
     whole_lines,
 )
 from runfold.http.answers import answer
-from runfold.http.app import PROBLEM_JSON
-from runfold.http.bodies import JSON, NDJSON, Item, Place, media_type, parse_items, parse_json, read_body
-from runfold.http.idempotency import Replays, derived_id, fingerprint, key_of
+from runfold.http.bodies import (
+    COMMAND_BYTES_MAX,
+    JSON,
+    NDJSON,
+    ItemLocation,
+    parse_json,
+    read_body,
+    read_media_type,
+)
+from runfold.http.idempotency import RepeatableBatch, RepeatableDocument, RepeatableRequest, Replays
+from runfold.http.problems import problem_responses
+from runfold.http.requests import describe_body, parse_request
 from runfold.ids import new_event_id
-from runfold.ingest.app import BATCH_BYTES_MAX, COMMAND_BYTES_MAX, IdempotencyKey
-from runfold.ingest.events import events_of, placed
-from runfold.ingest.requests import EVENTS_BODY, parsed
-from runfold.query.documents import Problem
+from runfold.ingest.events import events_of, located
+from runfold.ingest.requests import EVENTS_BODY
 from runfold.query.parameters import Cursor, EndOffset, FirstOffset, Limit, SessionId, run_filter
 from runfold_schemas.codec import event_types
 from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RejectedError, SessionConflictError
@@ -85,6 +92,20 @@ LimitOfEvents = Annotated[
     int | None, Query(ge=1, le=1000, description=f"How many at the most; {_LIMIT} by default.")
 ]
 Accept = Annotated[str, Header(description=f"`{NDJSON}`: the session on a line, then an event a line.")]
+
+_problems = partial(
+    problem_responses,
+    {
+        400: "`Idempotency-Key` is empty or too long.",
+        404: "There is no such session.",
+        409: "The id is taken, the session has ended, or another event was accepted after `expected_offset`; or the first"
+        " request with this `Idempotency-Key` is still in progress.",
+        413: "The body is too large, or an event in it is.",
+        415: "The body's media type is not one of those listed.",
+        422: "A part of the request is wrong. `field` names it, and `line` or `index` the event in a batch.",
+        503: "Kafka or MongoDB does not answer, or no projector runs. Retry.",
+    },
+)
 
 
 def events_wanted(
@@ -133,23 +154,23 @@ def _add_creation(router: APIRouter, state: _State) -> None:
         status_code=HTTPStatus.CREATED,
         summary="Create a session",
         response_model=SessionDocument,
-        responses=_problems(409, 422),
-        openapi_extra=_body(CreateSession),
+        responses=_problems(400, 409, 413, 415, 422),
+        openapi_extra=describe_body(CreateSession),
     )
-    async def create_session(request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+    async def create_session(request: RepeatableDocument) -> Response:
         """A new session, of a new id unless one is given; 409 where that is taken."""
-        media_type(request, allowed=(JSON,))
-        body, key = await read_body(request, bytes_max=BATCH_BYTES_MAX), key_of(idempotency_key)
 
         async def handle() -> Response:
-            return await _create(state.sessions(), parsed(CreateSession, parse_json(body)), key=key)
+            return await _create(state.sessions(), request)
 
-        return await state.replays.answer("sessions", key, fingerprint(body), handle)
+        return await state.replays.answer("sessions", request, handle)
 
 
-async def _create(sessions: Sessions, asked: CreateSession, *, key: str | None) -> Response:
-    repeatable = key is not None and asked.session_id is None
-    session_id = derived_id("session", asked.app, key or "") if repeatable else asked.session_id
+async def _create(sessions: Sessions, request: RepeatableRequest) -> Response:
+    asked = parse_request(CreateSession, request.json())
+    session_id, repeatable = asked.session_id, request.key is not None and asked.session_id is None
+    if repeatable:
+        session_id = request.derived_id("session", asked.app)
     status = HTTPStatus.CREATED
     try:
         session = await sessions.create(
@@ -220,13 +241,14 @@ def _add_changes(router: APIRouter, state: _State) -> None:
         "/sessions/{session_id}",
         summary="Change a session",
         response_model=SessionDocument,
-        responses=_problems(404, 409, 422),
-        openapi_extra=_body(UpdateSession),
+        responses=_problems(404, 409, 413, 415, 422),
+        openapi_extra=describe_body(UpdateSession),
     )
     async def update_session(session_id: SessionId, request: Request) -> Response:
         """Merge labels, set the name, or let the session expire so long from now."""
-        media_type(request, allowed=(JSON,))
-        asked = parsed(UpdateSession, parse_json(await read_body(request, bytes_max=COMMAND_BYTES_MAX)))
+        read_media_type(request, allowed=(JSON,))
+        body = await read_body(request, bytes_max=COMMAND_BYTES_MAX)
+        asked = parse_request(UpdateSession, parse_json(body))
         session = await state.sessions().update(
             session_id,
             labels=asked.labels,
@@ -262,29 +284,25 @@ def _add_publishing(router: APIRouter, state: _State) -> None:
         "/sessions/{session_id}/events",
         status_code=HTTPStatus.CREATED,
         summary="Append events",
-        responses=_problems(404, 409, 422),
+        responses=_problems(400, 404, 409, 413, 415, 422),
         openapi_extra=EVENTS_BODY,
     )
-    async def append_events(
-        session_id: SessionId, request: Request, idempotency_key: IdempotencyKey = None
-    ) -> Response:
+    async def append_events(session_id: SessionId, request: RepeatableBatch) -> Response:
         """Append one event, or a batch: all of it, or nothing. `state_delta` changes the state;
         `expected_offset` is for an event that comes alone.
         """
-        type_ = media_type(request, allowed=(JSON, NDJSON))
-        body, key = await read_body(request, bytes_max=BATCH_BYTES_MAX), key_of(idempotency_key)
 
         async def handle() -> Response:
-            return await _append(state.sessions(), session_id, parse_items(body, type_), key=key)
+            return await _append(state.sessions(), session_id, request)
 
-        return await state.replays.answer(f"events/{session_id}", key, fingerprint(body, type_), handle)
+        return await state.replays.answer(f"events/{session_id}", request, handle)
 
 
-async def _append(sessions: Sessions, session_id: str, items: list[Item], *, key: str | None) -> Response:
-    run_id = await sessions.run_id(session_id)
+async def _append(sessions: Sessions, session_id: str, request: RepeatableRequest) -> Response:
+    items, run_id = request.items(), await sessions.run_id(session_id)
 
     def event_id(index: int) -> str:
-        return new_event_id() if key is None else derived_id("session events", run_id, key, index)
+        return request.derived_id("session events", run_id, index=index) or new_event_id()
 
     for item in items:
         if isinstance(named := item.fields.get("run_id"), str) and named != run_id:
@@ -292,8 +310,8 @@ async def _append(sessions: Sessions, session_id: str, items: list[Item], *, key
     events = events_of(items, run_id=run_id, event_ids=event_id, now=datetime.now(UTC))
     for event, item in zip(events, items, strict=True):
         if event.type in LIFECYCLE:
-            told = f"type: {event.type} is not for a session, which is ended by POST /v1/sessions/{{id}}/end"
-            raise placed(InvalidEventError(told, field="type"), item.place)
+            message = f"type: {event.type} is not for a session: POST /v1/sessions/{{id}}/end ends it"
+            raise located(InvalidEventError(message, field="type"), item.location)
     try:
         if len(events) == 1:
             # Single events of many requests share a record batch; a batch has one of its own.
@@ -301,13 +319,13 @@ async def _append(sessions: Sessions, session_id: str, items: list[Item], *, key
         else:
             positions = await sessions.append_batch(session_id, events)
     except EventTooLargeError:
-        raise  # the batch is, and no one of its events
+        raise  # the whole batch is too large, not one of its events
     except InvalidEventError as error:
-        raise placed(error, items[error.index or 0].place) from error
+        raise located(error, items[error.index or 0].location) from error
     listed = [_position(*each) for each in zip(events, positions, strict=True)]
     where = {"session_id": session_id, "run_id": run_id}
-    said = where | listed[0] if items[0].place == Place() else where | {"positions": listed}
-    return JSONResponse(said, HTTPStatus.CREATED)
+    is_alone = items[0].location == ItemLocation()
+    return JSONResponse(where | (listed[0] if is_alone else {"positions": listed}), HTTPStatus.CREATED)
 
 
 def _position(event: AnyEvent, position: Position) -> dict[str, Any]:
@@ -391,28 +409,7 @@ async def _streamed(portions: Iterator[bytes], *, media_type: str) -> Response:
     return response
 
 
-def _body(model: type[BaseModel]) -> dict[str, Any]:
-    content = {JSON: {"schema": model.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
 _LINES: Final = {
     "description": "The session. As lines, it comes first and each of its events after it.",
     "content": {NDJSON: {"schema": {"type": "string"}}},
 }
-
-
-def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    meanings = {
-        404: "There is no such session.",
-        409: "The id is taken, the session has ended, or another event came before `expected_offset`.",
-        422: "Something in the request is wrong; `field` names it.",
-        503: "Kafka or MongoDB is away, or no projector is at work. Retry.",
-    }
-    return {
-        status: {
-            "description": meanings[status],
-            "content": {PROBLEM_JSON: {"schema": Problem.model_json_schema()}},
-        }
-        for status in sorted({*statuses, 503})
-    }

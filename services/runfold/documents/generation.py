@@ -19,6 +19,7 @@ from runfold.generation.options import (
     Source,
 )
 from runfold.generation.triggers import TriggerRule
+from runfold.http.requests import RequestBody
 from runfold_schemas import memories
 from runfold_schemas.codec import first_fault
 from runfold_schemas.data import Time
@@ -41,11 +42,6 @@ _ACTIONS: Final[dict[Action, _Action]] = {"CREATED": "created", "UPDATED": "upda
 _OUTCOMES: Final = {said: action for action, said in _ACTIONS.items()}
 
 
-class _Request(BaseModel):
-    # A misspelled field would be lost silently.
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class Content(BaseModel):
     """Something said, as a `Content` of Gemini's; what else it has is kept."""
 
@@ -58,12 +54,12 @@ class Content(BaseModel):
         return self.model_dump(exclude_unset=True)
 
 
-class GivenFact(_Request):
+class GivenFact(RequestBody):
     fact: memories.Fact
     topics: tuple[MemoryTopic, ...] = ()
 
 
-class SessionWanted(_Request):
+class SessionWanted(RequestBody):
     """What was said in a session, by the events' own timestamps: from `since` on, and before
     `until`.
     """
@@ -73,7 +69,7 @@ class SessionWanted(_Request):
     until: Time | None = None
 
 
-class _Generating(_Request):
+class _Generating(RequestBody):
     """What can be said of memories that are generated, and of the revisions that this leaves."""
 
     allowed_topics: tuple[MemoryTopic, ...] = Field(
@@ -135,7 +131,7 @@ class Generate(_Generating):
         return SessionSource(self.session.session_id, self.session.since, self.session.until)
 
 
-class GivenContent(_Request):
+class GivenContent(RequestBody):
     content: Content
     event_id: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
         None, description="Any text: of contents with the same one, a stream has the first."

@@ -3,9 +3,10 @@
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from runfold.client.memory import Near, RevisionOptions
+from runfold.http.requests import RequestBody
 from runfold_projections.memory import BankRecord, MemoryRecord, Revision
 from runfold_schemas.codec import first_fault
 from runfold_schemas.data import DisplayName, Labels, Time, TtlSeconds
@@ -23,12 +24,7 @@ from runfold_schemas.memories import (
 )
 
 
-class _Request(BaseModel):
-    # A misspelled field would be lost silently.
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Expiring(_Request):
+class _Expiring(RequestBody):
     """What may be given a time to live."""
 
     ttl_seconds: TtlSeconds | None = None
@@ -53,13 +49,13 @@ class RevisionWanted(_Expiring):
     """
 
     disabled: bool = False
-    labels: Labels = {}
+    labels: Labels = Field({})
 
     def options(self) -> RevisionOptions:
         return RevisionOptions(disabled=self.disabled, labels=self.labels, expires_at=self.expiry())
 
 
-class CreateBank(_Request):
+class CreateBank(RequestBody):
     """A bank to create. Without `bank_id` it gets a new one."""
 
     bank_id: str | None = None
@@ -73,7 +69,7 @@ class CreateMemory(_Expiring):
     fact: Fact
     scope: Scope
     topics: tuple[MemoryTopic, ...] = ()
-    metadata: Metadata = {}
+    metadata: Metadata = Field({})
     display_name: DisplayName | None = None
     description: str | None = None
     revision: RevisionWanted = RevisionWanted()
@@ -113,14 +109,14 @@ class UpdateMemory(_Expiring):
         return changes | ({"expires_at": self.expiry()} if "ttl_seconds" in self.model_fields_set else {})
 
 
-class RollBack(_Request):
+class RollBack(RequestBody):
     """To which revision of the memory."""
 
     revision_id: str
     revision: RevisionWanted = RevisionWanted()
 
 
-class Retrieve(_Request):
+class Retrieve(RequestBody):
     """Memories of exactly this scope: those nearest in meaning to the query, or without one the
     newest.
     """
@@ -130,7 +126,7 @@ class Retrieve(_Request):
     limit: Annotated[int, Field(ge=1, le=100)] = 3
 
 
-class Purge(_Request):
+class Purge(RequestBody):
     """All memories of the bank, or of a scope. Without `force` they are only counted."""
 
     scope: Scope | None = None

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from runfold.client.session import Logged, Session
+from runfold.http.requests import RequestBody
 from runfold_projections.run import RunRecord
 from runfold_projections.session import SessionRecord
 from runfold_schemas.data import DisplayName, Labels, TtlSeconds
@@ -19,24 +20,19 @@ from runfold_schemas.data import DisplayName, Labels, TtlSeconds
 _AT_A_TIME = 200
 
 
-class _Request(BaseModel):
-    # A misspelled field would be lost silently.
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class CreateSession(_Request):
+class CreateSession(RequestBody):
     """A session to create. Without `session_id` it gets a new one."""
 
     app: str
     user: str = ""
     session_id: str | None = None
-    state: dict[str, Any] = {}
-    labels: Labels = {}
+    state: dict[str, Any] = Field({})
+    labels: Labels = Field({})
     display_name: DisplayName | None = None
     ttl_seconds: TtlSeconds | None = None
 
 
-class UpdateSession(_Request):
+class UpdateSession(RequestBody):
     """What changes: labels are merged over those there are, and the session expires `ttl_seconds`
     from now.
     """

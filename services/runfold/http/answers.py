@@ -1,6 +1,4 @@
-"""Answers whose length nobody knows beforehand: sent whole if they turn out small, else as a
-stream.
-"""
+"""Answers of unknown length: a small answer is sent whole, a large one as a stream."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -15,7 +13,7 @@ JSON = "application/json"
 
 
 class Stream(StreamingResponse):
-    """A stream that closes its source when it ends, also when the client has gone."""
+    """A stream that closes its source when it ends, also if the client disconnects."""
 
     def __init__(self, chunks: AsyncGenerator[bytes, None], *, media_type: str) -> None:
         super().__init__(chunks, media_type=media_type, headers={"Cache-Control": "no-store"})
@@ -27,26 +25,27 @@ class Stream(StreamingResponse):
 
 
 async def answer(chunks: AsyncIterator[bytes], *, media_type: str = JSON) -> Response:
-    """The answer made of `chunks`. What fails in its first 4 MB fails before anything is sent, with
-    its proper status; what fails later breaks the stream off, which no client takes for the end.
+    """The answer made of `chunks`. An error in the first 2 MB becomes a problem document, because
+    nothing is sent yet. A later error breaks the stream off, and every client notices a stream
+    without its end.
     """
-    begun: list[bytes] = []
+    buffered: list[bytes] = []
     size = 0
     async for chunk in chunks:
-        begun.append(chunk)
+        buffered.append(chunk)
         size += len(chunk)
         if size > _WHOLE_BYTES_MAX:
-            return Stream(_collected(begun, chunks), media_type=media_type)
-    return Response(b"".join(begun), media_type=media_type, headers={"Cache-Control": "no-store"})
+            return Stream(_join_chunks(buffered, chunks), media_type=media_type)
+    return Response(b"".join(buffered), media_type=media_type, headers={"Cache-Control": "no-store"})
 
 
-async def _collected(begun: list[bytes], rest: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """In chunks that are worth a write."""
-    waiting, size = begun, _CHUNK_BYTES
+async def _join_chunks(buffered: list[bytes], rest: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """All chunks, joined to pieces of 256 KB, because each piece costs a write."""
+    size = _CHUNK_BYTES
     async for chunk in rest:
-        waiting.append(chunk)
+        buffered.append(chunk)
         size += len(chunk)
         if size >= _CHUNK_BYTES:
-            yield b"".join(waiting)
-            waiting, size = [], 0
-    yield b"".join(waiting)
+            yield b"".join(buffered)
+            buffered, size = [], 0
+    yield b"".join(buffered)

@@ -1,9 +1,7 @@
-"""A request's body: read up to a limit, and taken apart into the objects that it carries.
+"""A request's body: reading it up to a limit, and parsing the objects in it.
 
-A route reads its body itself, or declares it as a model and is a `JsonRoute`.
-
-Numbers stay what they are: integers have any size. NaN and Infinity are not JSON, and are refused
-like any broken text.
+A route reads its body itself, or declares it as a model and is a `JsonRoute`. Integers have any
+size and keep every digit. NaN and Infinity are not JSON, so they are refused like any broken text.
 """
 
 import re
@@ -22,18 +20,21 @@ from runfold_schemas.topics import RECORD_BYTES_MAX
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 
-MODEL_BYTES_MAX: Final = 4 * RECORD_BYTES_MAX
-"""Of a body that is a model. JSON may be several times longer than the record it becomes: escapes,
-spaces.
+BODY_BYTES_MAX: Final = 4 * RECORD_BYTES_MAX
+"""The longest body that becomes records. JSON may be several times longer than its record, because
+of escapes and spaces.
 """
+
+COMMAND_BYTES_MAX: Final = 1024 * 1024
+"""The longest body that opens a run, changes its status, or changes a session."""
 
 _LINE = re.compile(r" at line (\d+) column \d+$")
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where in a body an object is: an NDJSON line counted from 1, an array's index from 0, nowhere
-    if it is alone.
+class ItemLocation:
+    """Where an object is in a body: in an NDJSON line counted from 1, or at an array's index from
+    0. Both are None for an object that is the whole body.
     """
 
     line: int | None = None
@@ -44,22 +45,22 @@ class Item(NamedTuple):
     """One object of a body."""
 
     fields: dict[str, Any]
-    place: Place
+    location: ItemLocation
 
 
 class InvalidItemError(InvalidEventError):
-    """One object of several is wrong, or the text is broken in one line: `line` and `index` are its
-    `Place`.
+    """One object of several is wrong, or the JSON text is broken in one line. `line` and `index`
+    are those of its `ItemLocation`.
     """
 
-    def __init__(self, message: str, *, place: Place, field: str = "") -> None:
-        told = message if place.line is None else f"line {place.line}: {message}"
-        super().__init__(told, field=field, index=place.index)
-        self.line = place.line
+    def __init__(self, message: str, *, location: ItemLocation, field: str = "") -> None:
+        named = message if location.line is None else f"line {location.line}: {message}"
+        super().__init__(named, field=field, index=location.index)
+        self.line = location.line
 
 
 async def read_body(request: Request, *, bytes_max: int) -> bytes:
-    """The whole body. Answers 413 as soon as more than `bytes_max` are announced or have come."""
+    """The whole body. Answers 413 if more than `bytes_max` bytes are announced or received."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > bytes_max:
         raise _too_large(bytes_max)
@@ -72,8 +73,8 @@ async def read_body(request: Request, *, bytes_max: int) -> bytes:
 
 
 class JsonRoute(APIRoute):
-    """A route whose body is declared as a model. FastAPI validates it; what it is given was read by
-    `read_body` and parsed by `parse_json`.
+    """A route whose body is declared as a model. `read_body` reads the body, `parse_json` parses
+    it, and FastAPI validates the value.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -82,7 +83,7 @@ class JsonRoute(APIRoute):
             return handle
 
         async def handle_read(request: Request) -> Response:
-            return await handle(_ReadRequest(request, await read_body(request, bytes_max=MODEL_BYTES_MAX)))
+            return await handle(_ReadRequest(request, await read_body(request, bytes_max=BODY_BYTES_MAX)))
 
         return handle_read
 
@@ -91,7 +92,7 @@ class _ReadRequest(Request):
     def __init__(self, request: Request, body: bytes) -> None:
         super().__init__(request.scope, request.receive)
         self._bytes = body
-        # FastAPI would make another error of what is raised when it asks.
+        # Parsed here, because FastAPI would replace an error that `json` raises.
         self._value = parse_json(body) if body else None
 
     async def body(self) -> bytes:
@@ -101,21 +102,21 @@ class _ReadRequest(Request):
         return self._value
 
 
-def media_type(request: Request, *, allowed: tuple[str, ...]) -> str:
+def read_media_type(request: Request, *, allowed: tuple[str, ...]) -> str:
     """The body's media type if it is one of `allowed`; answers 415 otherwise."""
-    given = request.headers.get("content-type", "")
-    name = given.partition(";")[0].strip().lower()
+    header = request.headers.get("content-type", "")
+    name = header.partition(";")[0].strip().lower()
     if name not in allowed:
-        told = f"Content-Type is {given!r}" if given else "Content-Type is missing"
-        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"{told}; send {' or '.join(allowed)}")
+        reason = f"Content-Type is {header!r}" if header else "Content-Type is missing"
+        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"{reason}; send {' or '.join(allowed)}")
     return name
 
 
 def parse_items(body: bytes, media_type: str) -> list[Item]:
     """The objects of a body: one, an array of them, or NDJSON. Raises `InvalidEventError` naming
-    the place.
+    the line or the index.
     """
-    items = list(_lines(body)) if media_type == NDJSON else _document(parse_json(body))
+    items = list(_parse_lines(body)) if media_type == NDJSON else _split(parse_json(body))
     if not items:
         raise InvalidEventError("the batch is empty: there is no event in it")
     return items
@@ -127,37 +128,37 @@ def parse_json(body: bytes) -> Any:
         return from_json(body, allow_inf_nan=False)
     except ValueError as error:
         broken = _LINE.search(str(error))
-        place = Place(line=int(broken[1]) if broken else 1)
-        raise InvalidItemError(f"broken JSON: {error}", place=place) from error
+        location = ItemLocation(line=int(broken[1]) if broken else 1)
+        raise InvalidItemError(f"broken JSON: {error}", location=location) from error
 
 
-def _document(value: Any) -> list[Item]:
+def _split(value: Any) -> list[Item]:
     if isinstance(value, list):
-        return [_item(each, Place(index=index)) for index, each in enumerate(value)]
+        return [_item(each, ItemLocation(index=index)) for index, each in enumerate(value)]
     if not isinstance(value, dict):
         raise InvalidEventError("the body is neither an object nor an array of objects")
-    return [Item(value, Place())]
+    return [Item(value, ItemLocation())]
 
 
-def _lines(body: bytes) -> Iterator[Item]:
+def _parse_lines(body: bytes) -> Iterator[Item]:
     for number, line in enumerate(body.split(b"\n"), start=1):
         if line.strip():
-            yield _item(_parse_line(line, number), Place(line=number))
+            yield _item(_parse_line(line, number), ItemLocation(line=number))
 
 
 def _parse_line(line: bytes, number: int) -> Any:
     try:
         return from_json(line, allow_inf_nan=False)
     except ValueError as error:
-        # The parser saw one line and calls it the first.
+        # The parser sees one line, so it always names line 1.
         text = str(error).replace(" at line 1 column ", " at column ")
-        raise InvalidItemError(f"broken JSON: {text}", place=Place(line=number)) from error
+        raise InvalidItemError(f"broken JSON: {text}", location=ItemLocation(line=number)) from error
 
 
-def _item(value: Any, place: Place) -> Item:
+def _item(value: Any, location: ItemLocation) -> Item:
     if not isinstance(value, dict):
-        raise InvalidItemError("this is not a JSON object", place=place)
-    return Item(value, place)
+        raise InvalidItemError("this is not a JSON object", location=location)
+    return Item(value, location)
 
 
 def _too_large(bytes_max: int) -> HTTPException:

@@ -1,15 +1,18 @@
 """`Idempotency-Key`: a request that is sent again counts once
 (draft-ietf-httpapi-idempotency-key-header-07).
 
-What holds everywhere, after a crash and on another ingest process too: the key decides the ids. The
-events of a request that bring no `event_id`, and a run that is opened without `run_id`, get one
-that is a function of the run (or the agent) and the key, so the log has a second copy at most, and
-every reader counts the first. The answer then names the copy's offset. Another body under the same
-key is taken for a copy as well: a key is for one request.
+Two things make it so.
 
-What one process adds for the keys it remembers: the first answer again, offset and all; 409 while
-the first request is still on its way; 422 for a key that comes back with another body. Only
-successes are remembered, so a request that failed may be sent again, corrected or not.
+- In every process, and after a crash: ids are derived from the key. Events that have no `event_id`
+  get an id derived from the run and the key; a new run gets an id derived from the agent and the
+  key. The log may then hold a second copy, but every reader counts only the first. The answer names
+  the offset of the copy.
+- In one process, for the keys that it remembers: a repeated request gets the first answer again,
+  with the same offset. The answer is 409 while the first request is still in progress, and 422 if
+  the key comes with another body. Only successes are remembered, so a failed request may be sent
+  again, corrected or not.
+
+A key belongs to one request: other processes take another body under the same key for a copy.
 """
 
 import hashlib
@@ -17,23 +20,156 @@ import json
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Annotated, Any, Final
 
-from fastapi import HTTPException
+from fastapi import Depends, Header, HTTPException, Request
 from fastapi.responses import Response
 
-from runfold.http.app import problem
+from runfold.http.bodies import (
+    BODY_BYTES_MAX,
+    COMMAND_BYTES_MAX,
+    JSON,
+    NDJSON,
+    Item,
+    parse_items,
+    parse_json,
+    read_body,
+    read_media_type,
+)
+from runfold.http.problems import problem
 
 _NAMESPACE: Final = uuid.UUID("f05d7fc3-3b25-4a0c-93d5-0f2e1d2b8a61")
 _KEY_BYTES_MAX: Final = 255
 
-Fingerprint = bytes
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        description="Any text that is new for each request. A request that is sent again with the same key counts once."
+    ),
+]
 
 
-def key_of(header: str | None) -> str | None:
+@dataclass(frozen=True, slots=True)
+class RepeatableRequest:
+    """A request's body, and the key that the client sends again with the same request."""
+
+    body: bytes
+    media_type: str
+    key: str | None
+
+    def json(self) -> Any:
+        """The body's JSON value. Raises `InvalidItemError` for broken JSON."""
+        return parse_json(self.body)
+
+    def items(self) -> list[Item]:
+        """The body's objects. Raises `InvalidEventError`."""
+        return parse_items(self.body, self.media_type)
+
+    def derived_id(self, *names: str, index: int | None = None) -> str | None:
+        """An id that every process derives from these names and the key, as a UUIDv5. None without
+        a key.
+        """
+        if self.key is None:
+            return None
+        numbered = [] if index is None else [index]
+        return str(uuid.uuid5(_NAMESPACE, json.dumps([*names, self.key, *numbered])))
+
+    def fingerprint(self, *parameters: str) -> bytes:
+        """A digest by which two requests under one key differ."""
+        return hashlib.sha256(
+            json.dumps([self.media_type, *parameters]).encode() + b"\n" + self.body
+        ).digest()
+
+
+def _repeatable(*media_types: str, bytes_max: int) -> Any:
+    async def read(request: Request, idempotency_key: IdempotencyKey = None) -> RepeatableRequest:
+        media_type = read_media_type(request, allowed=media_types)
+        body = await read_body(request, bytes_max=bytes_max)
+        return RepeatableRequest(body, media_type, _parse_key(idempotency_key))
+
+    return Depends(read)
+
+
+async def _repeatable_model(request: Request, idempotency_key: IdempotencyKey = None) -> RepeatableRequest:
+    return RepeatableRequest(await request.body(), JSON, _parse_key(idempotency_key))
+
+
+RepeatableCommand = Annotated[RepeatableRequest, _repeatable(JSON, bytes_max=COMMAND_BYTES_MAX)]
+"""A route's parameter: a small JSON body, which the route parses."""
+
+RepeatableDocument = Annotated[RepeatableRequest, _repeatable(JSON, bytes_max=BODY_BYTES_MAX)]
+"""A route's parameter: a JSON body, which the route parses."""
+
+RepeatableBatch = Annotated[RepeatableRequest, _repeatable(JSON, NDJSON, bytes_max=BODY_BYTES_MAX)]
+"""A route's parameter: a body of one object or several."""
+
+RepeatableModel = Annotated[RepeatableRequest, Depends(_repeatable_model)]
+"""A parameter of a `JsonRoute` that declares its body as a model."""
+
+
+class Replays:
+    """The answers to the last keys of this process. The oldest key is forgotten first."""
+
+    def __init__(self, *, keys_max: int = 10_000, bytes_max: int = 64 * 1024 * 1024) -> None:
+        self._keys_max = keys_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._answered: OrderedDict[tuple[str, str], tuple[bytes, Response]] = OrderedDict()
+        self._in_progress: dict[tuple[str, str], bytes] = {}
+
+    async def answer(
+        self,
+        path: str,
+        request: RepeatableRequest,
+        handle: Callable[[], Awaitable[Response]],
+        *parameters: str,
+    ) -> Response:
+        """The answer of `handle`, or its first answer to the same key at this path. `parameters`
+        are part of the request beside its body.
+        """
+        if request.key is None:
+            return await handle()
+        name, fingerprint = (path, request.key), request.fingerprint(*parameters)
+        first, response = self._answered.get(name, (self._in_progress.get(name), None))
+        if first is None:
+            return await self._answer_first(name, fingerprint, handle)
+        if first != fingerprint:
+            return problem(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                f"Idempotency-Key {request.key!r} was used for another request: choose a new one",
+                type_="urn:runfold:problem:IdempotencyKeyReused",
+            )
+        return response or problem(
+            HTTPStatus.CONFLICT,
+            f"the first request with Idempotency-Key {request.key!r} is still in progress: retry",
+            type_="urn:runfold:problem:IdempotencyKeyInProgress",
+        )
+
+    async def _answer_first(
+        self, name: tuple[str, str], fingerprint: bytes, handle: Callable[[], Awaitable[Response]]
+    ) -> Response:
+        self._in_progress[name] = fingerprint
+        try:
+            response = await handle()
+        finally:
+            del self._in_progress[name]
+        if response.status_code < HTTPStatus.BAD_REQUEST:
+            self._remember(name, fingerprint, response)
+        return response
+
+    def _remember(self, name: tuple[str, str], fingerprint: bytes, response: Response) -> None:
+        self._answered[name] = (fingerprint, response)
+        self._bytes += len(response.body)
+        while len(self._answered) > self._keys_max or self._bytes > self._bytes_max:
+            _, (_, forgotten) = self._answered.popitem(last=False)
+            self._bytes -= len(forgotten.body)
+
+
+def _parse_key(header: str | None) -> str | None:
     """The key in a header: a quoted string as the draft has it, or bare as many clients send it.
-    Answers 400.
+    Answers 400 for a key that is empty or too long.
     """
     if header is None:
         return None
@@ -45,65 +181,3 @@ def key_of(header: str | None) -> str | None:
             HTTPStatus.BAD_REQUEST, f"Idempotency-Key is not 1 to {_KEY_BYTES_MAX} bytes long"
         )
     return key
-
-
-def derived_id(*names: str | int) -> str:
-    """A UUIDv5 that any process derives from the same names."""
-    return str(uuid.uuid5(_NAMESPACE, json.dumps(names)))
-
-
-def fingerprint(body: bytes, *parameters: str) -> Fingerprint:
-    """What tells two requests under one key apart."""
-    return hashlib.sha256(json.dumps(parameters).encode() + b"\n" + body).digest()
-
-
-class Replays:
-    """The answers to the last keys that this process has seen, the oldest forgotten first."""
-
-    def __init__(self, *, keys_max: int = 10_000, bytes_max: int = 64 * 1024 * 1024) -> None:
-        self._keys_max = keys_max
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._answered: OrderedDict[tuple[str, str], tuple[Fingerprint, Response]] = OrderedDict()
-        self._in_progress: dict[tuple[str, str], Fingerprint] = {}
-
-    async def answer(
-        self, path: str, key: str | None, request: Fingerprint, handle: Callable[[], Awaitable[Response]]
-    ) -> Response:
-        """What `handle` answers, or answered the first time that this key came to this path."""
-        if key is None:
-            return await handle()
-        name = (path, key)
-        first, response = self._answered.get(name, (self._in_progress.get(name), None))
-        if first is None:
-            return await self._first(name, request, handle)
-        if first != request:
-            return problem(
-                HTTPStatus.UNPROCESSABLE_ENTITY,
-                f"Idempotency-Key {key!r} was used for another request: choose a new one",
-                type_="urn:runfold:problem:IdempotencyKeyReused",
-            )
-        return response or problem(
-            HTTPStatus.CONFLICT,
-            f"the first request with Idempotency-Key {key!r} is still in progress: retry",
-            type_="urn:runfold:problem:IdempotencyKeyInProgress",
-        )
-
-    async def _first(
-        self, name: tuple[str, str], request: Fingerprint, handle: Callable[[], Awaitable[Response]]
-    ) -> Response:
-        self._in_progress[name] = request
-        try:
-            response = await handle()
-        finally:
-            del self._in_progress[name]
-        if response.status_code < HTTPStatus.BAD_REQUEST:
-            self._remember(name, request, response)
-        return response
-
-    def _remember(self, name: tuple[str, str], request: Fingerprint, response: Response) -> None:
-        self._answered[name] = (request, response)
-        self._bytes += len(response.body)
-        while len(self._answered) > self._keys_max or self._bytes > self._bytes_max:
-            _, (_, forgotten) = self._answered.popitem(last=False)
-            self._bytes -= len(forgotten.body)

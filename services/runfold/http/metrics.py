@@ -1,4 +1,4 @@
-"""How long requests take, for Prometheus: one histogram for all HTTP services."""
+"""How long requests take: one Prometheus histogram for all HTTP services."""
 
 import time
 from typing import Final
@@ -14,8 +14,8 @@ _SECONDS: Final = Histogram(
 
 
 class RequestTimes:
-    """ASGI middleware. A stream counts until it begins: how long somebody follows a run says
-    nothing about us.
+    """ASGI middleware. A stream's time ends when the stream begins, because its length depends on
+    the reader.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -27,19 +27,19 @@ class RequestTimes:
             return
         began = time.perf_counter()
 
-        async def send_and_note(message: Message) -> None:
+        async def send_and_observe(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _note(scope, message["status"], began)
+                _observe(scope, message["status"], began)
             await send(message)
 
         try:
-            await self._app(scope, receive, send_and_note)
+            await self._app(scope, receive, send_and_observe)
         except Exception:
-            _note(scope, 500, began)
+            _observe(scope, 500, began)
             raise
 
 
-def _note(scope: Scope, status: int, began: float) -> None:
-    # The route with its parameters unfilled: each run id would be a series of its own.
+def _observe(scope: Scope, status: int, began: float) -> None:
+    # The route's template, because each run id would make another series.
     route = getattr(scope.get("route"), "path", "none")
     _SECONDS.labels(scope["method"], route, status).observe(time.perf_counter() - began)

@@ -2,22 +2,23 @@
 
     POST /v1/runs                     open a run, or take it up       --+
     POST /v1/runs/{run_id}/events     one event, or a batch           --+
-    POST /v1/runs/{run_id}/responses  what a model answered           --+--> Runfold (the client) --> Kafka
+    POST /v1/runs/{run_id}/responses  a model's response              --+--> Runfold (the client) --> Kafka
     POST /v1/runs/{run_id}/repair     mend the ledger                 --+
     POST /v1/runs/{run_id}/status     start, pause, resume, end       --+
 
-An answer of 2xx means durable. Every error is a problem document (RFC 9457); of a batch all is
-accepted or nothing. What `Idempotency-Key` promises is told in `runfold.http.idempotency`.
+An answer of 2xx means that the events are durable. Every error is a problem document (RFC 9457).
+All events of a batch are appended, or none. `runfold.http.idempotency` explains `Idempotency-Key`.
 """
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
 
-from fastapi import APIRouter, FastAPI, Header, Query, Request
+from fastapi import APIRouter, FastAPI, Path, Query
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import Counter
 
@@ -25,11 +26,19 @@ from runfold.client.run import Position, Run
 from runfold.client.run_cache import Runs
 from runfold.client.runfold import Runfold
 from runfold.http.app import new_app, serve
-from runfold.http.bodies import JSON, NDJSON, Item, Place, media_type, parse_items, parse_json, read_body
-from runfold.http.idempotency import Replays, derived_id, fingerprint, key_of
+from runfold.http.bodies import ItemLocation
+from runfold.http.idempotency import (
+    RepeatableBatch,
+    RepeatableCommand,
+    RepeatableDocument,
+    RepeatableRequest,
+    Replays,
+)
+from runfold.http.problems import problem_responses
+from runfold.http.requests import parse_request
 from runfold.ids import new_event_id
 from runfold.ingest.connection import Connection
-from runfold.ingest.events import EventIds, changes_life, events_of, placed
+from runfold.ingest.events import EventIds, changes_life, events_of, located
 from runfold.ingest.requests import (
     EVENTS_BODY,
     OPEN_BODY,
@@ -37,7 +46,6 @@ from runfold.ingest.requests import (
     STATUS_BODY,
     OpenRun,
     StatusChange,
-    parsed,
 )
 from runfold.settings import Settings
 from runfold_projections.providers import provider_of, recorder
@@ -45,26 +53,36 @@ from runfold_schemas.codec import new_event
 from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RunEndedError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.messages import Provider
-from runfold_schemas.topics import RECORD_BYTES_MAX
-
-BATCH_BYTES_MAX: Final = 4 * RECORD_BYTES_MAX
-"""Of a request with events. JSON may be several times longer than the record it becomes: escapes,
-spaces.
-"""
-
-COMMAND_BYTES_MAX: Final = 1024 * 1024
-"""Of a request that opens a run or changes its status."""
 
 _PUBLISHED = Counter("runfold_published_events", "Events that the ingest service has appended")
 
-ResponseProvider = Annotated[
-    Provider | None, Query(description="Whose response it is; only needed where that does not show.")
+RunId = Annotated[str, Path(description="The run's id, percent-encoded: `/` is `%2F`.", examples=["run-1"])]
+Late = Annotated[
+    bool, Query(description="Append also to a run that has ended. Changes of status are never late.")
 ]
-IdempotencyKey = Annotated[str | None, Header(description="makes it safe to send the request again")]
+ResponseProvider = Annotated[
+    Provider | None,
+    Query(description="The provider of the response. Needed only if the response itself does not show it."),
+]
+ResponseTurn = Annotated[str | None, Query(description="The turn that the response belongs to.")]
+
+_problems = partial(
+    problem_responses,
+    {
+        400: "`Idempotency-Key` is empty or too long.",
+        404: "There is no such run.",
+        409: "The run belongs to another agent or session, has ended, or rejected the event; or the first request with this"
+        " `Idempotency-Key` is still in progress.",
+        413: "The body is too large, or an event in it is.",
+        415: "The body's media type is not one of those listed.",
+        422: "A part of the request is wrong. `field` names it, and `line` or `index` the event in a batch.",
+        503: "Kafka does not answer. Retry.",
+    },
+)
 
 
 async def run(settings: Settings) -> None:
-    """Serves until the process is told to stop."""
+    """Serves until the process receives SIGTERM or Ctrl-C."""
     await serve(build_app(settings), host=settings.host, port=settings.port)
 
 
@@ -88,11 +106,11 @@ def build_app(settings: Settings) -> FastAPI:
 
 
 def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
-    """The routes, for this service or for one that serves more. `runfold` gives the connection, or
-    raises.
+    """The routes, for this service or for one with more routes. `runfold` returns the client, or
+    raises while there is no connection.
 
-    The application has to come from `runfold.http.app.new_app`, which makes problem documents of
-    our errors.
+    The application has to come from `runfold.http.app.new_app`, which turns our errors into problem
+    documents.
     """
     router = APIRouter(prefix="/v1/runs", tags=["ingest"])
     state = _State(runfold, Runs(), Replays())
@@ -102,7 +120,7 @@ def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
 
 
 class _State(NamedTuple):
-    """What the routes share."""
+    """The state that the routes share."""
 
     runfold: Callable[[], Runfold]
     runs: Runs
@@ -113,65 +131,69 @@ class _State(NamedTuple):
 
 
 def _add_opening(router: APIRouter, state: _State) -> None:
-    @router.post("", status_code=HTTPStatus.CREATED, openapi_extra=OPEN_BODY)
-    async def open_run(request: Request, idempotency_key: IdempotencyKey = None) -> Response:
-        """Open a run. One that this agent has opened before is taken up: 200 instead of 201."""
-        media_type(request, allowed=(JSON,))
-        body, key = await read_body(request, bytes_max=COMMAND_BYTES_MAX), key_of(idempotency_key)
+    @router.post(
+        "",
+        status_code=HTTPStatus.CREATED,
+        summary="Open a run",
+        responses=_problems(400, 409, 413, 415, 422),
+        openapi_extra=OPEN_BODY,
+    )
+    async def open_run(request: RepeatableCommand) -> Response:
+        """Open a run. The answer is 200 instead of 201 if this agent has opened the run before."""
 
         async def handle() -> Response:
-            opening = _with_run_id(parsed(OpenRun, parse_json(body)), key)
-            return _opened(*await state.runs.open(state.runfold(), **dict(opening)))
+            opening = _with_run_id(parse_request(OpenRun, request.json()), request)
+            return _answer_opened(*await state.runs.open(state.runfold(), **dict(opening)))
 
-        return await state.replays.answer("open", key, fingerprint(body), handle)
+        return await state.replays.answer("open", request, handle)
 
 
 def _add_events(router: APIRouter, state: _State) -> None:
-    @router.post("/{run_id}/events", status_code=HTTPStatus.CREATED, openapi_extra=EVENTS_BODY)
-    async def publish(
-        run_id: str, request: Request, late: bool = False, idempotency_key: IdempotencyKey = None
-    ) -> Response:
-        """Publish one event, or a batch: all of it, or nothing. `late` is for events of a run that
-        has ended.
-        """
-        type_ = media_type(request, allowed=(JSON, NDJSON))
-        body, key = await read_body(request, bytes_max=BATCH_BYTES_MAX), key_of(idempotency_key)
+    @router.post(
+        "/{run_id}/events",
+        status_code=HTTPStatus.CREATED,
+        summary="Publish events",
+        responses=_problems(400, 404, 409, 413, 415, 422),
+        openapi_extra=EVENTS_BODY,
+    )
+    async def publish(run_id: RunId, request: RepeatableBatch, late: Late = False) -> Response:
+        """Publish one event, or a batch of which all events are appended or none."""
 
         async def handle() -> Response:
-            return await _publish(await state.run(run_id), parse_items(body, type_), late=late, key=key)
+            return await _publish(await state.run(run_id), request, late=late)
 
-        request_ = fingerprint(body, type_, str(late))
-        return await state.replays.answer(f"events/{run_id}", key, request_, handle)
+        return await state.replays.answer(f"events/{run_id}", request, handle, str(late))
 
 
 def _add_responses(router: APIRouter, state: _State) -> None:
-    @router.post("/{run_id}/responses", status_code=HTTPStatus.CREATED, openapi_extra=RESPONSE_BODY)
+    @router.post(
+        "/{run_id}/responses",
+        status_code=HTTPStatus.CREATED,
+        summary="Record a model's response",
+        responses=_problems(400, 404, 409, 413, 415, 422),
+        openapi_extra=RESPONSE_BODY,
+    )
     async def record_response(
-        run_id: str,
-        request: Request,
+        run_id: RunId,
+        request: RepeatableDocument,
         provider: ResponseProvider = None,
-        turn_id: str | None = None,
-        idempotency_key: IdempotencyKey = None,
+        turn_id: ResponseTurn = None,
     ) -> Response:
-        """Record a model's response, as its provider sent it: its parts become events, all of them
-        or none.
+        """Record a model's response as its provider sent it. Its parts become events: all are
+        appended, or none.
         """
-        media_type(request, allowed=(JSON,))
-        body, key = await read_body(request, bytes_max=BATCH_BYTES_MAX), key_of(idempotency_key)
 
         async def handle() -> Response:
-            run = await state.run(run_id)
-            return await _record(run, parse_json(body), provider=provider, turn_id=turn_id, key=key)
+            return await _record(await state.run(run_id), request, provider=provider, turn_id=turn_id)
 
-        asked = fingerprint(body, str(provider), str(turn_id))
-        return await state.replays.answer(f"responses/{run_id}", key, asked, handle)
+        return await state.replays.answer(f"responses/{run_id}", request, handle, str(provider), str(turn_id))
 
 
 def _add_repair(router: APIRouter, state: _State) -> None:
-    @router.post("/{run_id}/repair")
-    async def repair(run_id: str) -> Response:
-        """Append what makes every provider accept the run's ledger, also to one that has ended.
-        Answers with the events' positions: none if the ledger was right.
+    @router.post("/{run_id}/repair", summary="Repair a ledger", responses=_problems(404, 409, 422))
+    async def repair(run_id: RunId) -> Response:
+        """Append the events that make every provider accept the run's ledger, also to a run that
+        has ended. The answer has the events' offsets; there are none if the ledger was valid.
         """
         run = await state.run(run_id)
         offsets = [position.offset for position in await run.repair()]
@@ -179,70 +201,72 @@ def _add_repair(router: APIRouter, state: _State) -> None:
 
 
 def _add_status(router: APIRouter, state: _State) -> None:
-    @router.post("/{run_id}/status", status_code=HTTPStatus.CREATED, openapi_extra=STATUS_BODY)
-    async def change_status(
-        run_id: str, request: Request, idempotency_key: IdempotencyKey = None
-    ) -> Response:
+    @router.post(
+        "/{run_id}/status",
+        status_code=HTTPStatus.CREATED,
+        summary="Change a run's status",
+        responses=_problems(400, 404, 409, 413, 415, 422),
+        openapi_extra=STATUS_BODY,
+    )
+    async def change_status(run_id: RunId, request: RepeatableCommand) -> Response:
         """Start, pause, resume, complete, fail or cancel a run."""
-        media_type(request, allowed=(JSON,))
-        body, key = await read_body(request, bytes_max=COMMAND_BYTES_MAX), key_of(idempotency_key)
 
         async def handle() -> Response:
-            run = await state.run(run_id)
-            return await _change_status(run, parsed(StatusChange, parse_json(body)), key=key)
+            return await _change_status(await state.run(run_id), request)
 
-        return await state.replays.answer(f"status/{run_id}", key, fingerprint(body), handle)
+        return await state.replays.answer(f"status/{run_id}", request, handle)
 
 
-def _with_run_id(opening: OpenRun, key: str | None) -> OpenRun:
-    if opening.run_id is not None or key is None:
+def _with_run_id(opening: OpenRun, request: RepeatableRequest) -> OpenRun:
+    run_id = request.derived_id("run", opening.agent_id)
+    if opening.run_id is not None or run_id is None:
         return opening
-    return opening.model_copy(update={"run_id": derived_id("run", opening.agent_id, key)})
+    return opening.model_copy(update={"run_id": run_id})
 
 
-async def _publish(run: Run, items: list[Item], *, late: bool, key: str | None) -> Response:
-    ids = _event_ids("events", run.run_id, key)
+async def _publish(run: Run, request: RepeatableRequest, *, late: bool) -> Response:
+    items, ids = request.items(), _event_ids("events", run.run_id, request)
     events = events_of(items, run_id=run.run_id, event_ids=ids, now=datetime.now(UTC))
     try:
-        positions = await _append(run, events, late=late, repeatable=key is not None)
+        positions = await _append(run, events, late=late, repeatable=request.key is not None)
     except EventTooLargeError:
-        raise  # the batch is, and no one of its events
+        raise  # the whole batch is too large, not one of its events
     except InvalidEventError as error:
-        raise placed(error, items[error.index or 0].place) from error
-    if items[0].place == Place():
-        return _published_one(events[0], positions[0])
-    return _published(events, positions)
+        raise located(error, items[error.index or 0].location) from error
+    if items[0].location == ItemLocation():
+        return _answer_event(events[0], positions[0])
+    return _answer_events(events, positions)
 
 
 async def _record(
-    run: Run, response: Any, *, provider: Provider | None, turn_id: str | None, key: str | None
+    run: Run, request: RepeatableRequest, *, provider: Provider | None, turn_id: str | None
 ) -> Response:
-    named = provider or provider_of(response)
-    recording = recorder(named)
-    said = recording.response(response)
-    ids = _event_ids("responses", run.run_id, key)
-    message_id = recording.blocks.message_id or ids(len(said))
-    envelope: dict[str, Any] = {"turn_id": turn_id, "provider": named, "message_id": message_id}
-    events = [run.event(data, event_id=ids(index), **envelope) for index, data in enumerate(said)]
-    return _published(events, await _append(run, events, late=False, repeatable=key is not None))
+    response = request.json()
+    provider = provider or provider_of(response)
+    recording = recorder(provider)
+    recorded = recording.response(response)
+    ids = _event_ids("responses", run.run_id, request)
+    message_id = recording.blocks.message_id or ids(len(recorded))
+    envelope: dict[str, Any] = {"turn_id": turn_id, "provider": provider, "message_id": message_id}
+    events = [run.event(data, event_id=ids(index), **envelope) for index, data in enumerate(recorded)]
+    return _answer_events(events, await _append(run, events, late=False, repeatable=request.key is not None))
 
 
-async def _change_status(run: Run, change: StatusChange, *, key: str | None) -> Response:
+async def _change_status(run: Run, request: RepeatableRequest) -> Response:
+    change = parse_request(StatusChange, request.json())
     event = new_event(
         change.data(),
-        event_id=_event_ids("status", run.run_id, key)(0),
+        event_id=_event_ids("status", run.run_id, request)(0),
         run_id=run.run_id,
         timestamp=datetime.now(UTC),
         **change.envelope(),
     )
-    [position] = await _append(run, [event], late=False, repeatable=key is not None)
-    return _published_one(event, position)
+    [position] = await _append(run, [event], late=False, repeatable=request.key is not None)
+    return _answer_event(event, position)
 
 
-def _event_ids(route: str, run_id: str, key: str | None) -> EventIds:
-    if key is None:
-        return lambda _: new_event_id()
-    return lambda index: derived_id(route, run_id, key, index)
+def _event_ids(route: str, run_id: str, request: RepeatableRequest) -> EventIds:
+    return lambda index: request.derived_id(route, run_id, index=index) or new_event_id()
 
 
 async def _append(run: Run, events: list[AnyEvent], *, late: bool, repeatable: bool) -> list[Position]:
@@ -254,17 +278,17 @@ async def _append(run: Run, events: list[AnyEvent], *, late: bool, repeatable: b
         else:
             positions = await run.publish_batch(events, late=late)
     except RunEndedError:
-        # A request that is sent again may find the run ended since, perhaps by its own first copy.
-        found = await _published_before(run, events) if repeatable else None
-        if found is None:
+        # Since the first copy of a repeated request, the run may have ended, perhaps by that copy.
+        positions_before = await _published_before(run, events) if repeatable else None
+        if positions_before is None:
             raise
-        return found
+        return positions_before
     _PUBLISHED.inc(len(events))
     return positions
 
 
 async def _published_before(run: Run, events: list[AnyEvent]) -> list[Position] | None:
-    """Where the log has all of these events already; None if it lacks one of them."""
+    """The positions of these events in the log; None if the log lacks one of them."""
     offsets: dict[str, int] = {}
     async for admitted in run.history():
         if admitted.counts and admitted.event is not None:
@@ -274,7 +298,7 @@ async def _published_before(run: Run, events: list[AnyEvent]) -> list[Position] 
     return [Position(run.run_id, offsets[event.event_id]) for event in events]
 
 
-def _opened(run: Run, is_new: bool) -> Response:
+def _answer_opened(run: Run, is_new: bool) -> Response:
     content = {
         "run_id": run.run_id,
         "agent_id": run.life.agent_id,
@@ -285,11 +309,11 @@ def _opened(run: Run, is_new: bool) -> Response:
     return JSONResponse(content, status, headers={"Location": f"/v1/runs/{quote(run.run_id, safe='')}"})
 
 
-def _published_one(event: AnyEvent, position: Position) -> Response:
+def _answer_event(event: AnyEvent, position: Position) -> Response:
     return JSONResponse({"run_id": position.run_id, **_position(event, position)}, HTTPStatus.CREATED)
 
 
-def _published(events: list[AnyEvent], positions: list[Position]) -> Response:
+def _answer_events(events: list[AnyEvent], positions: list[Position]) -> Response:
     listed = [_position(*each) for each in zip(events, positions, strict=True)]
     return JSONResponse({"run_id": positions[0].run_id, "positions": listed}, HTTPStatus.CREATED)
 

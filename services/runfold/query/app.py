@@ -12,18 +12,19 @@ Ids are percent-encoded, so a slash of theirs is `%2F`.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 from starlette.responses import Response
 
 from runfold.http.answers import JSON, Stream, answer
-from runfold.http.app import PROBLEM_JSON, new_app, serve
+from runfold.http.app import new_app, serve
+from runfold.http.problems import problem_responses
 from runfold.query.documents import (
     EventList,
     LedgerAnswer,
     NewMessages,
-    Problem,
     RunList,
     RunRequest,
     SessionLedger,
@@ -71,6 +72,17 @@ _EVENT_STREAM: Final = {
         }
     },
 }
+
+
+_problems = partial(
+    problem_responses,
+    {
+        404: "There is no such run.",
+        422: "A parameter is wrong. `field` names it.",
+        503: "Kafka or MongoDB does not answer. Retry.",
+        504: "`min_offset` was not reached in time. Retry.",
+    },
+)
 
 
 async def run(settings: Settings) -> None:
@@ -264,19 +276,3 @@ def _json(document: RunList | RunRecord) -> Response:
 def _from(source: Source, response: Response) -> Response:
     response.headers[SOURCE_HEADER] = source
     return response
-
-
-def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    meanings = {
-        404: "There is no such run.",
-        422: "A parameter is wrong; `field` names it.",
-        503: "Kafka or MongoDB is away. Retry.",
-        504: "`min_offset` was not reached in time. Retry.",
-    }
-    return {
-        status: {
-            "description": meanings[status],
-            "content": {PROBLEM_JSON: {"schema": Problem.model_json_schema()}},
-        }
-        for status in (*statuses, 503)
-    }

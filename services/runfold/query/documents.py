@@ -89,7 +89,7 @@ class SessionLedger(BaseModel):
     faults: list[Fault] | None = Field(None, description="There if validation was asked for.")
 
 
-class _Request(BaseModel):
+class _ProviderRequest(BaseModel):
     """A ledger as a model provider's request."""
 
     format: Provider
@@ -102,38 +102,15 @@ class _Request(BaseModel):
     faults: list[Fault] | None = Field(None, description="There if validation was asked for.")
 
 
-class RunRequest(_Request):
+class RunRequest(_ProviderRequest):
     """The request of a run's ledger."""
 
     run_id: str
     next_offset: int = Field(description="The first offset that is not in it.")
 
 
-class SessionRequest(_Request):
+class SessionRequest(_ProviderRequest):
     """The request of a session's ledger."""
 
     session_id: str
     runs: list[SessionRun] = Field(description="In the order of their messages.")
-
-
-class Problem(BaseModel):
-    """What went wrong (RFC 9457). The facts of the problem are further members."""
-
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={
-            "example": {
-                "type": "urn:runfold:problem:RunNotFound",
-                "title": "Not Found",
-                "status": 404,
-                "detail": "run 'run-9' does not exist: open it first",
-                "run_id": "run-9",
-            }
-        },
-    )
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    field: str | None = Field(None, description="The parameter that is wrong.")

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from runfold.http.app import problem_of
+from runfold.http.problems import problem_of
 from runfold_schemas.errors import (
     BankNotEmptyError,
     MemoryChangedError,
