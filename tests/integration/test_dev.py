@@ -25,7 +25,14 @@ async def test_services_that_die_come_back_and_data_outlives_the_stack(tmp_path:
     async with dev(tmp_path, ends_by=signal.SIGINT, code=130) as (said, api):
         run = {"run_id": "kept", "agent_id": "a"}
         assert (await api.post("/v1/runs", json=run)).status_code == 201
-        assert await says(said, "export RUNFOLD_KAFKA=127.0.0.1:")
+        assert await says(said, f"HTTP API    {api.base_url}".rstrip("/"))
+        assert await says(said, f"its pages   {api.base_url}/docs".replace("//docs", "/docs"))
+        for name in (
+            "Kafka       127.0.0.1:",
+            "MongoDB     mongodb://127.0.0.1:",
+            "export RUNFOLD_KAFKA=127.0.0.1:",
+        ):
+            assert await says(said, name)
         for part in ("projector", "api"):
             for pid in started_in(tmp_path, f"serve {part}"):
                 os.kill(pid, signal.SIGKILL)
@@ -57,10 +64,10 @@ async def test_a_port_that_is_taken_is_told_before_anything_is_started(tmp_path:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--mongo-port=99999"], "error: --mongo-port: 99999 is no port; 1 to 65535 are"),
-        (["--kafka-port=0"], "error: --kafka-port: 0 is no port; 1 to 65535 are"),
+        (["--mongo-port=99999"], "error: --mongo-port: 99999 is not a port: choose one from 1 to 65535"),
+        (["--kafka-port=0"], "error: --kafka-port: 0 is not a port: choose one from 1 to 65535"),
         (["--port=65535"], "error: --port: Input should be less than or equal to 65534"),
-        (["--kafka-port=8081"], "error: --kafka-port: 8081 is that of --port"),
+        (["--kafka-port=8081"], "error: --kafka-port: 8081 is also the port of --port"),
         (["--data=README.md/x"], "error: no data can be kept in "),
     ],
 )

@@ -269,7 +269,7 @@ async def test_a_revision_that_cannot_be_rolled_back_to_is_told_with_those_that_
         assert (ended.code, ended.lines, ended.errors.count("\n")) == (1, [], 1)
         return ended.errors
 
-    assert "is the deletion, which holds nothing to roll back to: name one of" in await told(
+    assert "is the deletion, and a memory cannot be rolled back to that: choose another one: " in await told(
         deletion.revision_id
     )
     unknown, ambiguous = await told("ffff"), await told(creation.revision_id[:2])
@@ -279,7 +279,7 @@ async def test_a_revision_that_cannot_be_rolled_back_to_is_told_with_those_that_
         True,
         False,
     ]
-    assert "begins several revisions" in ambiguous
+    assert ambiguous.startswith(f"error: the ids of several revisions of memory '{record.memory_id}' begin")
     assert (await runfold.memories.revisions(bank, record.memory_id))[0][0] == deletion
 
 
@@ -297,7 +297,7 @@ async def test_what_has_become_of_a_memory_is_told(settings: Settings, runfold: 
         return ended.errors
 
     assert "`runfold memory rollback` restores it" in await told("show", deleted.memory_id)
-    assert "(3 hours ago); `runfold memory history` shows what it was" in await told("show", "late")
+    assert "(3 hours ago); `runfold memory history` shows its revisions" in await told("show", "late")
     for arguments in (("show", "old"), ("rollback", "old", "0"), ("diff", "old"), ("history", "old")):
         assert "(2 days ago); after 48 hours it cannot be rolled back: create it anew" in await told(
             *arguments
@@ -321,7 +321,7 @@ async def test_the_only_bank_need_not_be_named(settings: Settings, runfold: Runf
     assert unknown.code == 1
     assert unknown.errors == "error: bank 'another' does not exist; there is 'only'\n"
     assert several.code == 2
-    assert several.errors == "error: there are several banks: give --bank, of 'other', 'only'\n"
+    assert several.errors == "error: there are several banks: give --bank, one of 'other', 'only'\n"
 
 
 async def test_wrong_options_and_kafka_away_are_told_as_by_other_commands(settings: Settings):

@@ -71,6 +71,13 @@ import runfold.stores
 assert runfold.Runfold
 """
 
+HELP_WITH_BASE_ONLY = f"""{BASE_ONLY}
+import runfold.cli
+
+sys.argv = ["runfold", "--help"]
+runfold.cli.main()
+"""
+
 
 def test_every_setting_is_in_the_table_of_settings_with_its_default():
     rows = {
@@ -104,6 +111,13 @@ def test_every_command_and_every_option_has_a_help():
         assert " ".join((callback.__doc__ or "").split()[:3]) in shown.output
         for parameter in signature(callback).parameters.values():
             assert parameter.annotation.__metadata__[0].help, parameter
+
+
+def test_every_command_has_an_example_and_says_what_it_needs():
+    for words, callback in _commands():
+        shown = CliRunner().invoke(app, [*words, "--help"]).output
+        assert f"Example: runfold {' '.join(words)}" in shown
+        assert re.search(r"^ *Needs ", shown, flags=re.MULTILINE), callback
 
 
 def test_every_metric_is_in_the_table_of_metrics():
@@ -148,6 +162,16 @@ def test_nothing_but_the_base_dependencies_is_needed_to_import_the_client():
     )
 
     assert done.returncode == 0, done.stderr
+
+
+def test_without_its_packages_the_command_line_says_in_a_line_how_to_install_them():
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", HELP_WITH_BASE_ONLY], capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith("run pip install 'runfold[server]'\n")
 
 
 @pytest.mark.parametrize(

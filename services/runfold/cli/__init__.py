@@ -1,7 +1,30 @@
-"""The command line. Each command is a module; this one holds what they share: the program, its
-settings, its errors.
+"""The command line. Each command is a module; `program` has what they share: the settings and the
+errors.
 """
 
-from runfold.cli.program import main
+import sys
+from typing import Final
+
+_OUR_PACKAGES: Final = ("runfold", "runfold_projections", "runfold_schemas")
+
+
+def main() -> None:
+    """Runs the command line. The packages that it needs are not among those that agents install; if
+    one is missing, a line says how to install them, and the exit code is 1.
+    """
+    try:
+        from runfold.cli.program import run_program  # noqa: PLC0415
+
+        run_program()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if not package or package in _OUR_PACKAGES:
+            raise
+        print(  # noqa: T201  # rich may be what is missing
+            f"error: the command line needs the package {package!r}: run pip install 'runfold[server]'",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+
 
 __all__ = ["main"]

@@ -1,5 +1,5 @@
 """`python -m runfold.cli`."""
 
-from runfold.cli.program import main
+from runfold.cli import main
 
 main()

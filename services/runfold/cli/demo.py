@@ -1,6 +1,6 @@
-"""`runfold demo`: the main job in a minute, on a real Kafka and a real MongoDB.
+"""`runfold demo`: what Runfold does, in a minute, on a real Kafka and a real MongoDB.
 
-Publishes a run, reads its record and ledger from the query service, throws every projection away,
+Publishes a run, reads its record and its ledger from the query service, drops all projections,
 waits until the projector has rebuilt them from the log, and compares.
 """
 
@@ -27,7 +27,7 @@ from runfold import (
     ToolResult,
     UserMessage,
 )
-from runfold.cli.services import service
+from runfold.cli.services import service_process
 from runfold.cli.show import show_ledger, show_record
 from runfold.local import LocalStack, Supervisor, free_port
 from runfold.store.database import connect
@@ -44,22 +44,24 @@ class DemoError(RunfoldError):
 
 
 async def demo() -> None:
+    """Runs the demo. Raises `DemoError` if the rebuilt run differs."""
     console = Console(soft_wrap=True)
 
     def say(line: str) -> None:
         console.print(f"[dim]{line}[/]", highlight=False)
 
     with tempfile.TemporaryDirectory(prefix="runfold-demo-", ignore_cleanup_errors=True) as folder:
-        say("starting Kafka and MongoDB (the first time, Maven fetches Kafka)")
+        say("starting Kafka and MongoDB (the first time, Maven downloads Kafka)")
         async with LocalStack(data_dir=Path(folder), progress=say) as stack:
-            ports = {part: free_port() for part in ("ingest", "query", "projector")}
-            names = {"RUNFOLD_PREFIX": _NAME, "RUNFOLD_DATABASE": _NAME}  # whatever the environment says
+            ports = {name: free_port() for name in ("ingest", "query", "projector")}
+            names = {"RUNFOLD_PREFIX": _NAME, "RUNFOLD_DATABASE": _NAME}  # not those of the environment
             services = [
-                service(part, stack, log_dir=Path(folder), port=port, **names) for part, port in ports.items()
+                service_process(name, stack, log_dir=Path(folder), port=port, **names)
+                for name, port in ports.items()
             ]
             say("starting ingest, projector and query")
             async with Supervisor(services, say=say):
-                await _show(
+                await _show_all(
                     console,
                     stack,
                     query=f"http://127.0.0.1:{ports['query']}",
@@ -67,13 +69,13 @@ async def demo() -> None:
                 )
 
 
-async def _show(console: Console, stack: LocalStack, *, query: str, ingest: str) -> None:
+async def _show_all(console: Console, stack: LocalStack, *, query: str, ingest: str) -> None:
     async with Runfold(stack.kafka, prefix=_NAME) as runfold:
         console.rule("publish")
         async with runfold.run(agent_id="travel-desk", session_id="s-1", labels={"channel": "chat"}) as run:
             await _first_turn(run)
             await _second_turn(run, ingest)
-        history = [one async for one in run.history()]
+        history = [admitted async for admitted in run.history()]
     console.print(f"published {len(history)} events to the topic of run {run.run_id}")
 
     console.rule("read")
@@ -81,13 +83,13 @@ async def _show(console: Console, stack: LocalStack, *, query: str, ingest: str)
     show_record(console, RunRecord.model_validate(before["run"]))
     show_ledger(console, [Message.model_validate(message) for message in before["ledger"]])
 
-    console.rule("throw the projections away, replay the log")
+    console.rule("drop the projections, rebuild them from the log")
     async with connect(stack.mongo, _NAME) as database:
         await Editions(database).drop_all()
     console.print("dropped every page and every run record from MongoDB")
     after = await _read(query, run.run_id, end=len(history))
     if after != before:
-        raise DemoError("the replayed run differs from the first one")
+        raise DemoError("the rebuilt run differs from the run as it was first read")
     console.print(
         f"[bold green]identical[/]: record and ledger of all {len(history)} events, rebuilt from Kafka"
     )
@@ -127,7 +129,7 @@ async def _first_turn(run: Run) -> None:
 
 
 async def _second_turn(run: Run, ingest: str) -> None:
-    """Over HTTP, as an agent in any language would."""
+    """Publishes over HTTP, as an agent in any language can."""
     events = [
         {"type": "user_message", "turn_id": "turn-2", "data": {"message": "Take the 09:04."}},
         {
@@ -145,7 +147,7 @@ async def _second_turn(run: Run, ingest: str) -> None:
 
 
 async def _read(query: str, run_id: str, *, end: int) -> dict[str, Any]:
-    """Record and ledger once the projections hold all `end` events."""
+    """Reads record and ledger as soon as the projections contain all `end` events."""
     deadline = asyncio.get_running_loop().time() + _DEADLINE_SECONDS
     while asyncio.get_running_loop().time() < deadline:
         try:
@@ -154,13 +156,13 @@ async def _read(query: str, run_id: str, *, end: int) -> dict[str, Any]:
                 ledger = await asyncio.to_thread(_fetch, f"{query}/v1/runs/{run_id}/ledger")
                 return {"run": run, "ledger": ledger["messages"]}
         except urllib.error.HTTPError as error:
-            # Right after the drop there is nothing to read, for a moment.
+            # Right after the projections are dropped, there is nothing to read for a moment.
             if error.code not in (404, 503, 504):
                 raise DemoError(
                     f"the query service answered {error.code}: {error.read().decode()}"
                 ) from error
         await asyncio.sleep(0.1)
-    raise DemoError(f"the run was not readable to offset {end} within {_DEADLINE_SECONDS} s")
+    raise DemoError(f"the run could not be read up to offset {end} within {_DEADLINE_SECONDS} s")
 
 
 def _fetch(request: str | urllib.request.Request) -> Any:

@@ -1,4 +1,4 @@
-"""`runfold dev`: the whole stack on this machine, kept up, with its data kept."""
+"""`runfold dev`: Kafka, MongoDB, the HTTP API and a projector, restarted if they die."""
 
 import asyncio
 import shlex
@@ -9,18 +9,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from runfold.cli.services import service
+from runfold.cli.services import service_process
 from runfold.local import LocalStack, Supervisor
 from runfold.settings import Settings, variable
 from runfold_schemas.errors import ConfigurationError
 
 _FREED_SECONDS = 1.0
-"""What was started by a `dev` that has just been killed needs a moment to go."""
+"""How long to wait for the ports of a `runfold dev` that was killed a moment ago."""
 
 _POLL_SECONDS = 0.05
 
 
 async def dev(data: Path, *, port: int, kafka_port: int, mongo_port: int) -> None:
+    """Runs the stack until the task is cancelled."""
     console = Console(soft_wrap=True)
 
     def say(line: str) -> None:
@@ -29,43 +30,39 @@ async def dev(data: Path, *, port: int, kafka_port: int, mongo_port: int) -> Non
     await check_ports(
         {
             "--port": port,
-            "--port (one further, for the projector's health)": port + 1,
+            "--port (the projector's health is one port further)": port + 1,
             "--kafka-port": kafka_port,
             "--mongo-port": mongo_port,
         }
     )
-    say("starting Kafka and MongoDB (the first time, Maven fetches Kafka)")
+    say("starting Kafka and MongoDB (the first time, Maven downloads Kafka)")
     async with LocalStack(data_dir=data, kafka_port=kafka_port, mongo_port=mongo_port, progress=say) as stack:
         services = [
-            service("api", stack, log_dir=data, port=port),
-            service("projector", stack, log_dir=data, port=port),
+            service_process("api", stack, log_dir=data, port=port),
+            service_process("projector", stack, log_dir=data, port=port),
         ]
-        say("starting the API and a projector")
+        say("starting the HTTP API and a projector")
         async with Supervisor([stack.kafka_server, stack.mongo_server, *services], say=say):
-            console.print(f"API       http://127.0.0.1:{port}    (try it: http://127.0.0.1:{port}/docs)")
-            console.print(f"projector http://127.0.0.1:{port + 1}/health/ready")
-            console.print(f"Kafka     {stack.kafka}")
-            console.print(f"MongoDB   {stack.mongo}")
-            if settings := _exports(stack):
-                console.print(f"elsewhere export {settings}    (for verify, replay and the others)")
-            console.print(f"data      {data}    Ctrl-C stops everything and keeps it")
+            _print_addresses(console, stack, data=data, port=port)
             await asyncio.Event().wait()
 
 
 async def check_ports(ports: Mapping[str, int]) -> None:
-    """Raises `ConfigurationError` for a port that cannot be listened on; `ports` are by the option
-    that gives them.
+    """Raises `ConfigurationError` for a port that cannot be listened on. The keys of `ports` are the
+    options that set them.
     """
     deadline = time.monotonic() + _FREED_SECONDS
     taken: dict[int, str] = {}
     for option, port in ports.items():
         if not 0 < port < 65_536:
-            raise ConfigurationError(f"{option}: {port} is no port; 1 to 65535 are")
+            raise ConfigurationError(f"{option}: {port} is not a port: choose one from 1 to 65535")
         if port in taken:
-            raise ConfigurationError(f"{option}: {port} is that of {taken[port]} too: choose another one")
+            raise ConfigurationError(
+                f"{option}: {port} is also the port of {taken[port]}: choose another one"
+            )
         taken[port] = option
     for option, port in ports.items():
-        while (reason := _refusal(port)) and time.monotonic() < deadline:  # noqa: ASYNC110 - another process frees it
+        while (reason := _why_unavailable(port)) and time.monotonic() < deadline:  # noqa: ASYNC110 - another process frees it
             await asyncio.sleep(_POLL_SECONDS)
         if reason:
             raise ConfigurationError(
@@ -73,9 +70,25 @@ async def check_ports(ports: Mapping[str, int]) -> None:
             )
 
 
-def _refusal(port: int) -> str | None:
+def _print_addresses(console: Console, stack: LocalStack, *, data: Path, port: int) -> None:
+    for name, value in {
+        "HTTP API": f"http://127.0.0.1:{port}",
+        "its pages": f"http://127.0.0.1:{port}/docs",
+        "projector": f"http://127.0.0.1:{port + 1}/health/ready",
+        "Kafka": stack.kafka,
+        "MongoDB": stack.mongo,
+        "data, logs": f"{data}",
+    }.items():
+        console.print(f"{name:<11} {value}", markup=False, highlight=False)
+    if exports := _exports(stack):
+        console.print("For other commands, run first in their terminal:", markup=False)
+        console.print(f"    export {exports}", markup=False, highlight=False)
+    console.print("Ctrl-C stops everything; the data is kept.", markup=False)
+
+
+def _why_unavailable(port: int) -> str | None:
     with socket.socket() as probe:
-        # As the servers do it: what is left of closed connections is in nobody's way.
+        # The servers set this option too: with it, remains of closed connections do not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -85,7 +98,7 @@ def _refusal(port: int) -> str | None:
 
 
 def _exports(stack: LocalStack) -> str:
-    """What another terminal has to export to reach the stack; "" where the defaults do."""
+    """The variables by which another terminal reaches the stack; "" if the defaults do."""
     values = {"kafka": stack.kafka, "mongo": stack.mongo}
     return " ".join(
         f"{variable(name)}={shlex.quote(value)}"

@@ -4,19 +4,20 @@ import gc
 
 
 def spare_imports() -> None:
-    """What is imported stays, and is not walked over again. Call it once per process, when
-    everything is imported.
+    """Excludes everything imported so far from garbage collection. Call it once per process, after
+    the imports.
     """
     gc.collect()
     gc.freeze()
 
 
 def collect_rarely() -> None:
-    """As `spare_imports`, and has the collector come rarely. Events, folds and answers are trees,
-    which die by their reference counts; walking over them took half of a fold's time and a third of
-    a large ledger's.
+    """As `spare_imports`, and makes collections rare. Events, folds and answers are trees, which are
+    freed by their reference counts; traversing them took half of a fold's time, and a third of the
+    time of a large ledger.
 
-    Not for a service that takes bodies: those of refused requests are held by cycles, 8 MiB each.
+    Do not call it in a service that receives bodies: reference cycles keep the bodies of refused
+    requests alive, 8 MiB each, until a collection.
     """
     spare_imports()
     gc.set_threshold(50_000, 20, 100)

@@ -1,5 +1,5 @@
-"""`runfold memory`: memories with the history of their changes, from the log alone. Their JSON is
-that of the API.
+"""`runfold memory`: memories and their revisions, read from the log. The JSON documents are those of
+the HTTP API.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from runfold import Runfold
 from runfold.cli.memory_lines import (
     difference,
     fields_of,
-    moment,
+    local_time,
     pairs_line,
     plain,
     print_fields,
@@ -24,7 +24,7 @@ from runfold.cli.memory_lines import (
     print_rows,
     with_age,
 )
-from runfold.cli.word_diff import alike
+from runfold.cli.word_diff import shared_length
 from runfold.client.memories import Memories
 from runfold.client.memory import MemoriesWanted
 from runfold.client.memory_log import LogMemoryReader, fold_memories
@@ -41,45 +41,50 @@ from runfold_schemas.errors import (
 from runfold_schemas.memories import NO_RUN
 
 _ALL: Final = 1_000_000_000
-"""A page of everything: from the log, each further page would read all of it again."""
+"""The size of a page with everything: each further page would read the whole log again."""
 
-_NAMED_MAX: Final = 10
-"""How many an error names of those that there are."""
+_LISTED_MAX: Final = 10
+"""How many names an error lists at most."""
 
-_SHORT: Final = 8
-"""Characters that a revision's id has at least where it is shortened."""
+_SHORT_ID_LENGTH: Final = 8
+"""The least number of characters of a shortened revision id."""
 
 
 class MemoryCommandError(RunfoldError):
-    """What was asked for is not there; the message says what is."""
+    """The bank, memory or revision does not exist; the message lists those that do."""
 
 
 async def ls(settings: Settings, *, bank: str | None, scope: Mapping[str, str], as_json: bool) -> None:
-    """Lists banks, or the memories of one."""
+    """Lists the banks, or the memories of one bank."""
     async with Runfold.of(settings.log()) as runfold:
         if bank is None and not scope:
             await _list_banks(runfold, as_json=as_json)
             return
-        wanted = MemoriesWanted(scope=scope or None, order="updated_at")
-        memories, _ = await runfold.memories.list(await _bank(runfold, bank), wanted, limit=_ALL)
+        query = MemoriesWanted(scope=scope or None, order="updated_at")
+        records, _ = await runfold.memories.list(await _bank_id(runfold, bank), query, limit=_ALL)
     if as_json:
-        for one in memories:
-            print_json(MemoryDocument.of(one))
+        for record in records:
+            print_json(MemoryDocument.of(record))
         return
     print_rows(
         Console(),
         ("memory", "updated", "scope", "fact"),
         (
-            (one.memory_id, moment(one.updated_at), pairs_line(one.memory.scope), one.memory.fact)
-            for one in memories
+            (
+                record.memory_id,
+                local_time(record.updated_at),
+                pairs_line(record.memory.scope),
+                record.memory.fact,
+            )
+            for record in records
         ),
     )
 
 
 async def show(settings: Settings, *, memory_id: str, bank: str | None, as_json: bool) -> None:
-    """Shows all of a memory."""
-    async with _place(settings, memory_id, bank) as place:
-        record = await place.memories.get(place.bank_id, memory_id)
+    """Shows every field of a memory."""
+    async with _access(settings, memory_id, bank) as access:
+        record = await access.memories.get(access.bank_id, memory_id)
     if as_json:
         print_json(MemoryDocument.of(record))
     else:
@@ -90,27 +95,27 @@ async def history(
     settings: Settings, *, memory_id: str, bank: str | None, labels: Mapping[str, str], as_json: bool
 ) -> None:
     """Lists the revisions of a memory, the newest first."""
-    async with _place(settings, memory_id, bank) as place:
-        revisions = await place.revisions()
-    short = _short_ids(revisions)
-    found = [one for one in revisions if labels.items() <= one.labels.items()]
+    async with _access(settings, memory_id, bank) as access:
+        revisions = await access.revisions()
+    short_ids = _short_ids(revisions)
+    labeled = [revision for revision in revisions if labels.items() <= revision.labels.items()]
     if as_json:
-        for one in found:
-            print_json(RevisionDocument.of(one))
+        for revision in labeled:
+            print_json(RevisionDocument.of(revision))
         return
     print_rows(
         Console(),
         ("revision", "action", "when", "run", "labels", "fact"),
         (
             (
-                short[one.revision_id],
-                one.action,
-                moment(one.created_at),
-                "" if one.run_id == NO_RUN else one.run_id,
-                pairs_line(one.labels),
-                one.fact,
+                short_ids[revision.revision_id],
+                revision.action,
+                local_time(revision.created_at),
+                "" if revision.run_id == NO_RUN else revision.run_id,
+                pairs_line(revision.labels),
+                revision.fact,
             )
-            for one in found
+            for revision in labeled
         ),
     )
 
@@ -118,100 +123,104 @@ async def history(
 async def diff(
     settings: Settings, *, memory_id: str, bank: str | None, earlier: str | None, later: str | None
 ) -> None:
-    """Shows what changed from one revision to another: by default from the last but one, and to the
-    last.
-    """
-    async with _place(settings, memory_id, bank) as place:
-        revisions = await place.revisions()
+    """Shows what changed between two revisions; by default, between the last two."""
+    async with _access(settings, memory_id, bank) as access:
+        revisions = await access.revisions()
     if earlier is None and len(revisions) < 2:
-        there = _listed(_short_ids(revisions).values())
-        raise MemoryCommandError(f"memory {memory_id!r} has no two revisions to compare: it has {there}")
-    old = revisions[1] if earlier is None else _named(revisions, earlier, memory_id)
-    new = revisions[0] if later is None else _named(revisions, later, memory_id)
-    short, console = _short_ids(revisions), Console()
+        existing = _listed(_short_ids(revisions).values())
+        raise MemoryCommandError(f"memory {memory_id!r} has no two revisions to compare: it has {existing}")
+    old = revisions[1] if earlier is None else _find_revision(revisions, earlier, memory_id)
+    new = revisions[0] if later is None else _find_revision(revisions, later, memory_id)
+    short_ids, console = _short_ids(revisions), Console()
     print_fields(
         console,
         {
-            name: Text(f"{short[one.revision_id]} {one.action} {moment(one.created_at)}")
-            for name, one in (("from", old), ("to", new))
+            name: Text(
+                f"{short_ids[revision.revision_id]} {revision.action} {local_time(revision.created_at)}"
+            )
+            for name, revision in (("from", old), ("to", new))
         }
         | _changes(console, old, new),
     )
 
 
 async def rollback(settings: Settings, *, memory_id: str, bank: str | None, revision: str) -> None:
-    """Rolls a memory back, and shows what it holds now."""
-    async with _place(settings, memory_id, bank) as place:
-        revisions = await place.revisions()
-        target = _named(revisions, revision, memory_id)
+    """Rolls a memory back, and shows its fields after that."""
+    async with _access(settings, memory_id, bank) as access:
+        revisions = await access.revisions()
+        target = _find_revision(revisions, revision, memory_id)
         if target.memory is None:
             others = _listed(
-                short
-                for one, short in zip(revisions, _short_ids(revisions).values(), strict=True)
-                if one.memory is not None
+                short_id
+                for each, short_id in zip(revisions, _short_ids(revisions).values(), strict=True)
+                if each.memory is not None
             )
             raise MemoryCommandError(
-                f"revision {revision!r} is the deletion, which holds nothing to roll back to: name one of {others}"
+                f"revision {revision!r} is the deletion, and a memory cannot be rolled back to that:"
+                f" choose another one: {others}"
             )
-        record = await place.memories.rollback(place.bank_id, memory_id, target.revision_id)
+        record = await access.memories.rollback(access.bank_id, memory_id, target.revision_id)
     console = Console()
     console.print(
-        plain(f"rolled back to revision {target.revision_id} of {moment(target.created_at)}; now it holds"),
+        plain(
+            f"rolled back to revision {target.revision_id} of {local_time(target.created_at)};"
+            " the memory is now:"
+        ),
         highlight=False,
         soft_wrap=True,
     )
     print_fields(console, _fields(record))
 
 
-class _Place(NamedTuple):
-    """A memory, by its bank and id, and where it is read."""
+class _MemoryAccess(NamedTuple):
+    """A memory, named by its bank and its id, and the verbs to read and change it."""
 
     memories: Memories
     bank_id: str
     memory_id: str
 
     async def revisions(self) -> Sequence[Revision]:
-        """All that there are, the newest first."""
+        """All of the memory's revisions, the newest first."""
         return (await self.memories.revisions(self.bank_id, self.memory_id, limit=_ALL))[0]
 
 
 @asynccontextmanager
-async def _place(settings: Settings, memory_id: str, bank: str | None) -> AsyncIterator[_Place]:
-    """Where the memory is. One that is there no more is told with what has become of it."""
+async def _access(settings: Settings, memory_id: str, bank: str | None) -> AsyncIterator[_MemoryAccess]:
+    """Access to the memory. If it was deleted or has expired, the error says when."""
     async with Runfold.of(settings.log()) as runfold:
-        bank_id = await _bank(runfold, bank)
+        bank_id = await _bank_id(runfold, bank)
         try:
-            yield _Place(runfold.memories, bank_id, memory_id)
+            yield _MemoryAccess(runfold.memories, bank_id, memory_id)
         except MemoryNotFoundError as error:
-            if (fate := await _fate(runfold, bank_id, memory_id)) is not None:
-                raise MemoryCommandError(fate) from error
+            if (reason := await _why_missing(runfold, bank_id, memory_id)) is not None:
+                raise MemoryCommandError(reason) from error
             raise
 
 
-async def _fate(runfold: Runfold, bank_id: str, memory_id: str) -> str | None:
-    """Why a memory is not there, and what can be done; None if it never was."""
+async def _why_missing(runfold: Runfold, bank_id: str, memory_id: str) -> str | None:
+    """Why a memory does not exist, and what can be done; None if it never existed."""
     head, now = await LogMemoryReader(runfold.connection).head(bank_id, memory_id), datetime.now(UTC)
     if head is None or head.exists_at(now):
         return None
     ended = head.deleted_at or head.expires_at
     assert ended is not None
-    did = f"memory {memory_id!r} {'was deleted' if head.deleted_at else 'has expired'}: {with_age(ended)}"
+    end = f"memory {memory_id!r} {'was deleted' if head.deleted_at else 'has expired'}: {with_age(ended)}"
     if not head.can_be_rolled_back(now):
-        return f"{did}; after 48 hours it cannot be rolled back: create it anew"
-    return f"{did}; `runfold memory history` shows what it was, and `runfold memory rollback` restores it"
+        return f"{end}; after 48 hours it cannot be rolled back: create it anew"
+    return f"{end}; `runfold memory history` shows its revisions, and `runfold memory rollback` restores it"
 
 
-async def _bank(runfold: Runfold, given: str | None) -> str:
-    """The bank that was given, or the only one."""
-    banks = [one.bank_id for one in (await runfold.memories.banks(limit=_ALL))[0]]
-    if given is not None:
-        if given not in banks and banks:
-            raise MemoryCommandError(f"{BankNotFoundError(given)}; there is {_listed(map(repr, banks))}")
-        return given
+async def _bank_id(runfold: Runfold, bank: str | None) -> str:
+    """The bank named by the option, or the only one."""
+    banks = [record.bank_id for record in (await runfold.memories.banks(limit=_ALL))[0]]
+    if bank is not None:
+        if bank not in banks and banks:
+            raise MemoryCommandError(f"{BankNotFoundError(bank)}; there is {_listed(map(repr, banks))}")
+        return bank
     if not banks:
         raise MemoryCommandError("there is no bank yet: create one first, by POST /v1/banks")
     if len(banks) > 1:
-        raise ConfigurationError(f"there are several banks: give --bank, of {_listed(map(repr, banks))}")
+        raise ConfigurationError(f"there are several banks: give --bank, one of {_listed(map(repr, banks))}")
     return banks[0]
 
 
@@ -223,15 +232,20 @@ async def _list_banks(runfold: Runfold, *, as_json: bool) -> None:
     )
     counts = Counter(head.bank_id for head in folded.heads.values() if head.exists_at(now))
     if as_json:
-        for one in banks:
-            print_json(BankDocument.of(one), memories=counts[one.bank_id])
+        for record in banks:
+            print_json(BankDocument.of(record), memories=counts[record.bank_id])
         return
     print_rows(
         Console(),
         ("bank", "memories", "created", "name"),
         (
-            (one.bank_id, str(counts[one.bank_id]), moment(one.created_at), one.config.display_name or "")
-            for one in banks
+            (
+                record.bank_id,
+                str(counts[record.bank_id]),
+                local_time(record.created_at),
+                record.config.display_name or "",
+            )
+            for record in banks
         ),
     )
 
@@ -252,8 +266,8 @@ def _fields(record: MemoryRecord) -> dict[str, Text]:
 
 
 def _changes(console: Console, old: Revision, new: Revision) -> dict[str, Text]:
-    """The difference of the facts, and of each other field that changed. Nothing is said of the
-    fields of what is gone.
+    """The difference of the facts, and of each other field that changed. If one revision is the
+    deletion, only the facts are compared.
     """
     changes = {"fact": difference(console, old.fact, new.fact)}
     if old.memory is not None and new.memory is not None:
@@ -265,37 +279,40 @@ def _changes(console: Console, old: Revision, new: Revision) -> dict[str, Text]:
     return changes
 
 
-def _named(revisions: Sequence[Revision], begin: str, memory_id: str) -> Revision:
-    """The one revision whose id begins so."""
-    short = _short_ids(revisions)
-    found = [one for one in revisions if one.revision_id.startswith(begin.lower())]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+def _find_revision(revisions: Sequence[Revision], prefix: str, memory_id: str) -> Revision:
+    """The only revision whose id begins with the prefix."""
+    short_ids = _short_ids(revisions)
+    matches = [revision for revision in revisions if revision.revision_id.startswith(prefix.lower())]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
         raise MemoryCommandError(
-            f"memory {memory_id!r} has no revision {begin!r}: it has {_listed(short.values())}"
+            f"memory {memory_id!r} has no revision {prefix!r}: it has {_listed(short_ids.values())}"
         )
-    among = _listed(short[one.revision_id] for one in found)
+    candidates = _listed(short_ids[revision.revision_id] for revision in matches)
     raise MemoryCommandError(
-        f"{begin!r} begins several revisions of memory {memory_id!r}: give one of {among}"
+        f"the ids of several revisions of memory {memory_id!r} begin with {prefix!r}: give one of {candidates}"
     )
 
 
 def _short_ids(revisions: Sequence[Revision]) -> dict[str, str]:
-    """By id, in the order of the revisions, as much of its beginning as tells it from those of the
-    others.
+    """For each revision's id, in the order of the revisions, the first characters that only this id
+    begins with.
     """
-    ordered = sorted(one.revision_id for one in revisions)
-    shared = [0, *(alike(*pair) for pair in pairwise(ordered)), 0]
+    ordered = sorted(revision.revision_id for revision in revisions)
+    shared = [0, *(shared_length(*pair) for pair in pairwise(ordered)), 0]
     lengths = {
-        one: max(_SHORT, *(same + 1 for same in shared[at : at + 2])) for at, one in enumerate(ordered)
+        revision_id: max(_SHORT_ID_LENGTH, *(length + 1 for length in shared[at : at + 2]))
+        for at, revision_id in enumerate(ordered)
     }
-    return {one.revision_id: one.revision_id[: lengths[one.revision_id]] for one in revisions}
+    return {
+        revision.revision_id: revision.revision_id[: lengths[revision.revision_id]] for revision in revisions
+    }
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Some of the names in words, and how many there are beside them."""
+    """The first names, separated by commas, and the number of the others."""
     rest = iter(names)
-    told = ", ".join(islice(rest, _NAMED_MAX))
+    first = ", ".join(islice(rest, _LISTED_MAX))
     more = sum(1 for _ in rest)
-    return f"{told} and {more} more" if more else told or "none"
+    return f"{first} and {more} more" if more else first or "none"

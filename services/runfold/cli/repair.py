@@ -1,4 +1,4 @@
-"""`runfold repair`: a run's ledger mended by events at the end of its log."""
+"""`runfold repair`: appends events until every model provider accepts a run's ledger."""
 
 from rich.console import Console
 
@@ -7,6 +7,7 @@ from runfold.settings import Settings
 
 
 async def repair(run_id: str, settings: Settings) -> None:
+    """Repairs the run, and prints the events that were appended for it."""
     async with Runfold.of(settings.log()) as runfold:
         run = await runfold.get_run(run_id)
         appended = {position.offset for position in await run.repair()}
@@ -17,4 +18,6 @@ async def repair(run_id: str, settings: Settings) -> None:
                     soft_wrap=True,
                 )
     if not appended:
-        Console().print("nothing to mend: every provider accepts this ledger, as far as events can decide it")
+        Console().print(
+            "nothing to repair: no provider refuses this ledger for a reason that events can remove"
+        )

@@ -1,4 +1,4 @@
-"""`runfold replay`: one run from the log alone."""
+"""`runfold replay`: rebuilds one run from its log."""
 
 from rich.console import Console
 
@@ -10,19 +10,22 @@ from runfold_projections.run import RunRecord, fold
 
 
 async def replay(run_id: str, settings: Settings, *, as_json: bool) -> None:
+    """Prints the run's record and its ledger."""
     async with Runfold.of(settings.log()) as runfold:
         run = await runfold.get_run(run_id)
-        admitted = [one async for one in run.history()]
-    record = fold(RunRecord(run_id=run_id), admitted)
+        history = [admitted async for admitted in run.history()]
+    record = fold(RunRecord(run_id=run_id), history)
     messages = build_messages_from_log(
-        (one.record.offset, one.event) for one in admitted if one.counts and one.event is not None
+        (admitted.record.offset, admitted.event)
+        for admitted in history
+        if admitted.counts and admitted.event is not None
     )
     console = Console()
     if as_json:
         console.print_json(
             data={
                 "run": record.model_dump(mode="json"),
-                "messages": [one.model_dump(mode="json") for one in messages],
+                "messages": [message.model_dump(mode="json") for message in messages],
             }
         )
     else:

@@ -1,4 +1,4 @@
-"""`runfold replay --format`: a run's ledger as a model provider's request, from the log alone."""
+"""`runfold replay --format`: prints a run's ledger as a model provider's request."""
 
 import json
 from base64 import b64encode
@@ -12,6 +12,7 @@ from runfold_schemas.messages import Provider
 
 
 async def request(run_id: str, settings: Settings, *, provider: Provider, lossy: Lossy) -> None:
+    """Prints the request as JSON, and on stderr the parts that were left out of it."""
     async with Runfold.of(settings.log()) as runfold:
         run = await runfold.get_run(run_id)
         encoded = await run.ledger(provider, lossy=lossy)

@@ -1,4 +1,4 @@
-"""`runfold serve`: one of the services in this process."""
+"""`runfold serve`: runs one of the services in this process."""
 
 from contextlib import suppress
 from importlib import import_module
@@ -17,21 +17,20 @@ _MODULES = {
 _TAKE_BODIES = frozenset({"ingest", "api"})
 
 
-async def serve(part: str, settings: Settings) -> None:
-    """Runs the service named `part` until the process is told to stop."""
+async def serve(name: str, settings: Settings) -> None:
+    """Runs the service of that name until the process is told to stop."""
     configure_logging(settings.log_level)
-    if part != "ingest":
+    if name != "ingest":
         await _check_mongo(settings)
-    # Only what is served is imported: a projector does not load the HTTP routes, nor they
-    # FastStream.
-    service = import_module(_MODULES[part])
-    (spare_imports if part in _TAKE_BODIES else collect_rarely)()
+    # Only this service is imported: a projector needs no HTTP routes, and the routes no FastStream.
+    service = import_module(_MODULES[name])
+    (spare_imports if name in _TAKE_BODIES else collect_rarely)()
     await service.run(settings)
 
 
 async def _check_mongo(settings: Settings) -> None:
-    """Raises `ConfigurationError` if MongoDB refuses us. One that is away is waited for by the
-    service itself.
+    """Raises `ConfigurationError` if MongoDB refuses the connection. If MongoDB is down, nothing is
+    raised: the service waits for it.
     """
     connect = import_module("runfold.store.database").connect
     with suppress(UnavailableError):

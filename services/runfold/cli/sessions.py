@@ -1,4 +1,4 @@
-"""`runfold sessions`: which sessions there are, from the log alone."""
+"""`runfold sessions`: lists sessions, read from the log."""
 
 from rich.console import Console
 from rich.table import Table
@@ -9,32 +9,34 @@ from runfold.client.session import Session
 from runfold.settings import Settings
 from runfold_schemas.events import ABOUT_THE_RUN
 
-_WIDE = 10_000
-"""Where nobody looks at it, a table is as wide as what is in it."""
+_UNLIMITED_WIDTH = 10_000
+"""The width of a table that is not printed to a terminal: nothing in it is cut."""
 
 
 async def sessions(settings: Settings, *, app: str | None, user: str | None, limit: int) -> None:
-    """Lists the newest sessions."""
+    """Prints the newest sessions as a table."""
     async with Runfold.of(settings.log()) as runfold:
-        found, cursor = await runfold.sessions.list(app=app, user=user, limit=limit)
+        newest, cursor = await runfold.sessions.list(app=app, user=user, limit=limit)
     console = Console()
     if not console.is_terminal:
-        console.width = _WIDE
+        console.width = _UNLIMITED_WIDTH
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("session", "run", "status"):
         table.add_column(name, overflow="fold")
     table.add_column("updated", no_wrap=True)
     table.add_column("events", justify="right")
-    for one in found:
-        table.add_row(*_row(one))
+    for session in newest:
+        table.add_row(*_row(session))
     console.print(table)
     if cursor is not None:
-        Console(stderr=True).print(f"there are more than these {limit}: see --limit", style="dim")
+        Console(stderr=True).print(
+            f"there are more than these {limit} sessions: use --limit to list more", style="dim"
+        )
 
 
 def _row(session: Session) -> tuple[Text, ...]:
     counts = session.run.counts.items()
-    said = sum(count for kind, count in counts if kind not in ABOUT_THE_RUN)
+    event_count = sum(count for kind, count in counts if kind not in ABOUT_THE_RUN)
     updated = session.updated_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     status = "ended" if session.ended else "active"
-    return tuple(map(Text, (session.session_id, session.run.run_id, status, updated, str(said))))
+    return tuple(map(Text, (session.session_id, session.run.run_id, status, updated, str(event_count))))

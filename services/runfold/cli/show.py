@@ -1,7 +1,8 @@
-"""How a run looks in a terminal."""
+"""Prints a run's record and its ledger in a terminal."""
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -46,15 +47,20 @@ def show_ledger(console: Console, messages: Iterable[Message]) -> None:
 def _line(part: Part) -> str:
     match part:
         case ThinkingPart():
-            return f"[dim]thinking[/]  {escape(part.text) or '(redacted)'}  [dim](signature {escape(part.signature[:12])}…)[/]"
+            signature = f"[dim](signature {escape(part.signature[:12])}…)[/]"
+            return f"[dim]thinking[/]  {escape(part.text) or '(redacted)'}  {signature}"
         case TextPart():
             return f"[dim]text[/]      {escape(part.text)}"
         case ToolUsePart():
-            return f"[dim]tool use[/]  {escape(part.name)} {escape(json.dumps(part.input, ensure_ascii=False))} [dim]{escape(part.id)}[/]"
+            return f"[dim]tool use[/]  {escape(part.name)} {_json(part.input)} [dim]{escape(part.id)}[/]"
         case ImagePart() | DocumentPart():
             return f"[dim]{part.type:<10}[/]{escape(part.url or part.media_type)}"
         case OpaquePart():
-            return f"[dim]{part.provider:<10}[/]{escape(json.dumps(part.content, ensure_ascii=False))}"
+            return f"[dim]{part.provider:<10}[/]{_json(part.content)}"
         case ToolResultPart():
             kind = "[red]error[/] " if part.is_error else ""
-            return f"[dim]result[/]    {kind}{escape(json.dumps(part.content, ensure_ascii=False))} [dim]{escape(part.tool_use_id)}[/]"
+            return f"[dim]result[/]    {kind}{_json(part.content)} [dim]{escape(part.tool_use_id)}[/]"
+
+
+def _json(value: Any) -> str:
+    return escape(json.dumps(value, ensure_ascii=False))

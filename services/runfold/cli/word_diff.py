@@ -1,6 +1,4 @@
-"""What changed between two texts, word by word: what is kept, what was removed, and what was
-added.
-"""
+"""The difference between two texts, word by word: words that are kept, removed and added."""
 
 import re
 import unicodedata
@@ -13,53 +11,52 @@ Kind = Literal["kept", "removed", "added"]
 
 
 class Span(NamedTuple):
-    """A piece of a difference."""
+    """A piece of the difference."""
 
     kind: Kind
     text: str
 
 
 def word_diff(old: str, new: str) -> list[Span]:
-    """The difference in the order of reading; where words were replaced, the removed ones come
-    first. What is kept and removed is the old text, what is kept and added the new one, to the last
-    space.
+    """The difference in reading order; if words were replaced, the removed words come first. The
+    kept and removed spans make the old text, and the kept and added spans the new one, exactly.
     """
     before, after = _pieces(old), _pieces(new)
-    matcher = SequenceMatcher(None, [one.word for one in before], [one.word for one in after])
+    matcher = SequenceMatcher(None, [piece.word for piece in before], [piece.word for piece in after])
     return list(_spans(matcher, before, after))
 
 
 def words(text: str) -> list[str]:
-    """The text in pieces: words, spaces and each mark of punctuation by itself. What stands within
-    a word, as in `don't`, `07:04` and `window-seat`, is a part of it; a script without spaces has a
-    character for a word.
+    """Splits a text into words, spaces and single punctuation marks. A sign within a word belongs to
+    it, as in `don't`, `07:04` and `window-seat`. In a script without spaces each character is a
+    word.
     """
     kinds = "".join(map(_kind, text))
     return [text[match.start() : match.end()] for match in _WORD.finditer(kinds)]
 
 
 def marked(spans: Sequence[Span]) -> str:
-    """The difference where there is no color to show it: `[-removed-]{+added+}`."""
+    """The difference as a text without color: `[-removed-]{+added+}`."""
     return "".join(_MARKS[span.kind].format(span.text) for span in spans)
 
 
-def alike(one: str, other: str) -> int:
-    """How many characters both texts begin with."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+def shared_length(first: str, second: str) -> int:
+    """The number of characters that both texts begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 _MARKS: Final[dict[Kind, str]] = {"kept": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
 
 _WORD: Final = re.compile("[wd][wdm]*(?:(?:j|(?<=d)n(?=d))[wd][wdm]*)*|s+|.m*")
-"""A word in the letters that `_kind` gives: of word characters and digits, joined by what may stand
-between them.
+"""A word, written in the letters that `_kind` returns: word characters and digits, and joints between
+them.
 """
 
 _IDEOGRAPHS: Final = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 
 
 def _kind(char: str) -> str:
-    """A letter for what the character is in a word: a part of it, `d`igit, `m`ark on what is
+    """A letter for the role of the character: `w`ord character, `d`igit, `m`ark on the character
     before, `j`oint, joint of `n`umbers, `s`pace or `p`unctuation.
     """
     if char.isspace():
@@ -82,16 +79,14 @@ def _kind(char: str) -> str:
 
 
 class _Piece(NamedTuple):
-    """A word with the spaces after it. Texts are not alike for the spaces that they have in common,
-    so words are compared.
-    """
+    """A word with the spaces after it. Only words are compared: common spaces make no texts alike."""
 
     word: str
     spaces: str
 
 
 def _pieces(text: str) -> list[_Piece]:
-    """The text's words; what it begins with, if these are spaces, follows an empty one."""
+    """The text's words. Spaces at the beginning of the text follow an empty word."""
     pieces: list[_Piece] = []
     for part in words(text):
         if not part.isspace():
@@ -111,13 +106,13 @@ def _spans(
         if not text:
             continue
         if (kind == "kept") != bool(texts["kept"]):
-            yield from _told(texts)
+            yield from _take_spans(texts)
         texts[kind] += text
-    yield from _told(texts)
+    yield from _take_spans(texts)
 
 
-def _told(texts: dict[Kind, str]) -> Iterator[Span]:
-    """What has come together since something else was told."""
+def _take_spans(texts: dict[Kind, str]) -> Iterator[Span]:
+    """The collected texts as spans; removes them from `texts`."""
     for kind, text in texts.items():
         if text:
             yield Span(kind, text)
@@ -127,7 +122,7 @@ def _told(texts: dict[Kind, str]) -> Iterator[Span]:
 def _steps(
     matcher: SequenceMatcher[str], before: Sequence[_Piece], after: Sequence[_Piece]
 ) -> Iterator[tuple[Kind, str]]:
-    """The difference piece by piece. A word that is kept need not keep its spaces."""
+    """The difference piece by piece. The spaces after a kept word may change."""
     for kind, begin, end, new_begin, new_end in matcher.get_opcodes():
         old, new = before[begin:end], after[new_begin:new_end]
         if kind == "equal":
@@ -139,10 +134,10 @@ def _steps(
 
 
 def _replaced(old: str, new: str) -> Iterator[tuple[Kind, str]]:
-    """One text for another. The spaces that both end with are kept: what changed are the words
-    before.
+    """Replaces a text by another one. The spaces that both end with are kept: only the words before
+    them changed.
     """
-    spaces = alike(old[len(old.rstrip()) :][::-1], new[len(new.rstrip()) :][::-1])
+    spaces = shared_length(old[len(old.rstrip()) :][::-1], new[len(new.rstrip()) :][::-1])
     yield "removed", old[: len(old) - spaces]
     yield "added", new[: len(new) - spaces]
     yield "kept", old[len(old) - spaces :]
