@@ -11,7 +11,7 @@ from tests.builders import EPOCH, event_id
 
 from runfold.client.memory import Near
 from runfold.generation.model import Action, Found
-from runfold.generation.options import Fact
+from runfold.generation.options import NewFact
 from runfold_projections.memory import BankRecord, MemoryRecord, Refused
 from runfold_schemas.memories import (
     BankConfig,
@@ -50,8 +50,8 @@ def record(fact: str, *, memory_id: str | None = None, **memory: Any) -> MemoryR
     )
 
 
-def fact(text: str, *topics: str) -> Fact:
-    return Fact(text=text, topics=tuple(MemoryTopic(custom=topic) for topic in topics))
+def fact(text: str, *topics: str) -> NewFact:
+    return NewFact(text=text, topics=tuple(MemoryTopic(custom=topic) for topic in topics))
 
 
 class ScriptedModel:

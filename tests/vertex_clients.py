@@ -24,7 +24,7 @@ from runfold.query.app import router
 from runfold.query.reading import Reading
 from runfold.settings import Settings
 from runfold.vertex import build_vertex_app, mount
-from runfold.vertex.sessions import sessions_part
+from runfold.vertex.sessions import session_routes
 from runfold_schemas.errors import BankNotFoundError
 
 ENGINE = "1234567890"
@@ -52,7 +52,7 @@ async def vertex(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
         app = new_app("Agent Engine", ready=reading.check_ready)
         app.include_router(build_session_router(lambda: sessions))
         app.include_router(router(reading))
-        mount(app, build_vertex_app(sessions_part(lambda: sessions, Engines())))
+        mount(app, build_vertex_app(session_routes(lambda: sessions, Engines())))
         async with served(app) as client:
             yield client
 

@@ -24,17 +24,17 @@ from runfold.client.memories import Memories
 from runfold.client.run import Run
 from runfold.client.sessions import Sessions
 from runfold.generation.answering import Trigger, log_run_id
-from runfold.generation.generator import Generator, requested
+from runfold.generation.generator import Generator, publish_trigger
 from runfold.generation.model import Action, Found
 from runfold.generation.options import (
+    ChangedMemory,
     Contents,
     DirectFacts,
-    Generated,
     GenerationOptions,
     SessionSource,
 )
 from runfold.generation.service import Generation
-from runfold.generation.tending import Tending
+from runfold.generation.trigger_runner import TriggerRunner
 from runfold.query.reading import Reading
 from runfold.settings import Settings
 from runfold_schemas.errors import (
@@ -74,7 +74,7 @@ class World:
         near = await self.memories.nearest(self.bank, scope or self.scope, "x", limit=100)
         return sorted(one.record.memory.fact for one in near)
 
-    async def log_of(self, generated: Generated) -> Run:
+    async def log_of(self, generated: ChangedMemory) -> Run:
         """The run that the memory's last change comes from."""
         found, _ = await self.memories.revisions(self.bank, generated.memory_id)
         return await self.runfold.get_run(found[0].run_id)
@@ -138,7 +138,7 @@ async def test_a_fact_that_is_known_updates_its_memory(world, without_model):
         world.bank, world.scope, DirectFacts([fact("The user does not like tea")])
     )
 
-    assert same == Generated(first.memory_id, "UPDATED", before.revision_id)
+    assert same == ChangedMemory(first.memory_id, "UPDATED", before.revision_id)
     assert (near.memory_id, near.action) == (first.memory_id, "UPDATED")
     assert other.action == "CREATED"
     assert await world.facts() == ["The user does not like tea", "User likes tea"]
@@ -387,11 +387,11 @@ async def test_what_a_process_has_left_another_one_answers_and_completes(
 ):
     run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
     bank = await world.memories.bank(world.bank)
-    trigger = await requested(run, bank, world.scope, HELLO, GenerationOptions())
+    trigger = await publish_trigger(run, bank, world.scope, HELLO, GenerationOptions())
     if is_answered:
         await generator.answer(trigger)
 
-    async with Tending(lambda: generator, sweep_seconds=0.1, take_up_seconds=0):
+    async with TriggerRunner(lambda: generator, sweep_seconds=0.1, take_up_seconds=0):
         await until(lambda: is_completed(run), what="the end of another process' generation")
 
     assert await world.facts() == ["Prefers window seats"]
@@ -411,7 +411,7 @@ async def test_what_was_refused_of_a_dead_process_answer_another_one_tries_again
 
     run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
     bank = await world.memories.bank(world.bank)
-    trigger = await requested(run, bank, world.scope, HELLO, GenerationOptions())
+    trigger = await publish_trigger(run, bank, world.scope, HELLO, GenerationOptions())
     with monkeypatch.context() as patch:
         patch.setattr("runfold.generation.answering._asked_again", die)
         with pytest.raises(asyncio.CancelledError):
@@ -419,22 +419,22 @@ async def test_what_was_refused_of_a_dead_process_answer_another_one_tries_again
     assert await world.facts() == ["Likes green tea"]
 
     other = world.generator(ScriptedModel())
-    async with Tending(lambda: other, sweep_seconds=0.1, take_up_seconds=0):
+    async with TriggerRunner(lambda: other, sweep_seconds=0.1, take_up_seconds=0):
         await until(lambda: is_completed(run), what="the end of another process' generation")
 
     assert await world.facts() == ["Likes green tea", "Prefers window seats"]
 
 
 async def test_a_trigger_that_says_nonsense_is_answered_with_what_is_wrong(world, generator, monkeypatch):
-    monkeypatch.setattr("runfold.generation.tending._RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("runfold.generation.trigger_runner._RETRY_SECONDS", 0.1)
     run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
     bank = await world.memories.bank(world.bank)
-    trigger = await requested(run, bank, world.scope, HELLO, GenerationOptions())
+    trigger = await publish_trigger(run, bank, world.scope, HELLO, GenerationOptions())
     nonsense = trigger.data.model_copy(update={"options": {"options": {"nobody": "knows"}}})
     await generator.answer(trigger)
     await run.publish(nonsense)
 
-    async with Tending(lambda: generator, sweep_seconds=0.1, take_up_seconds=0):
+    async with TriggerRunner(lambda: generator, sweep_seconds=0.1, take_up_seconds=0):
         await until(lambda: is_completed(run), what="the end of the generation")
 
     answers = [event.data async for event in run.events() if isinstance(event.data, MemoriesGenerated)]

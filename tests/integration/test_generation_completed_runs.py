@@ -179,7 +179,7 @@ async def test_a_generation_by_request_is_no_run_that_is_remembered(world):
 
 
 async def test_a_model_that_is_away_is_asked_later(world, monkeypatch):
-    monkeypatch.setattr("runfold.generation.tending._RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("runfold.generation.trigger_runner._RETRY_SECONDS", 0.1)
     world.model.failure = UnavailableError("The model", reason="away")
     async with world.process():
         run = await world.run()

@@ -17,11 +17,11 @@ from tests.session_verbs import Projector
 from runfold import Run, Runfold
 from runfold.client.memories import Memories
 from runfold.generation.answering import Trigger, log_run_id
-from runfold.generation.generator import Generator, requested
+from runfold.generation.generator import Generator, publish_trigger
 from runfold.generation.logs import log_of
 from runfold.generation.model import Action, Found
 from runfold.generation.options import Contents, DirectFacts, GenerationOptions
-from runfold.generation.tending import Tending
+from runfold.generation.trigger_runner import TriggerRunner
 from runfold.log.shared import partitions_of, read_counting
 from runfold.query.reading import Reading
 from runfold.settings import Settings
@@ -99,7 +99,7 @@ async def test_a_request_that_was_overtaken_adds_nothing_to_what_stands(world):
     async def is_answered() -> bool:
         return await world.facts() == ["Prefers window seats"]
 
-    async with Tending(lambda: world.generator(quick), sweep_seconds=0.1, take_up_seconds=0):
+    async with TriggerRunner(lambda: world.generator(quick), sweep_seconds=0.1, take_up_seconds=0):
         await until(is_answered, what="the answer of who took it up")
     slow.may_answer.set()
     [made] = await asking
@@ -113,7 +113,7 @@ async def test_answers_that_are_published_to_an_open_log_change_memories_once(wo
     run_id = log_run_id(world.scope["user"])
     run = await world.runfold.open_run(agent_id=BANK, run_id=run_id)
     bank = await world.memories.bank(BANK)
-    trigger = await requested(run, bank, world.scope, HELLO, GenerationOptions())
+    trigger = await publish_trigger(run, bank, world.scope, HELLO, GenerationOptions())
     models = [SlowModel("Prefers aisle seats"), SlowModel("Prefers window seats")]
     others = Trigger(await world.runfold.get_run(run_id), trigger.event, trigger.offset)
     answering = [
@@ -137,7 +137,7 @@ async def test_who_comes_second_goes_on_with_what_was_tried_again(world):
     run_id = log_run_id(world.scope["user"])
     run = await world.runfold.open_run(agent_id=BANK, run_id=run_id)
     bank = await world.memories.bank(BANK)
-    trigger = await requested(run, bank, world.scope, HELLO, GenerationOptions())
+    trigger = await publish_trigger(run, bank, world.scope, HELLO, GenerationOptions())
     slow, quick = SlowModel("Prefers aisle seats"), ScriptedModel(found=[SEATS])
     others = Trigger(log_of(world.runfold, run.life), trigger.event, trigger.offset)
     waiting = asyncio.create_task(world.generator(slow).answer(others))

@@ -21,10 +21,10 @@ from runfold import Run, Runfold
 from runfold.client.memories import Memories
 from runfold.generation.generator import Generator
 from runfold.generation.model import Found
-from runfold.generation.options import GenerationOptions, Ingested
+from runfold.generation.options import GenerationOptions, StreamContent
 from runfold.generation.streams import IngestStreams, stream_run_id
-from runfold.generation.tending import Tending
 from runfold.generation.trigger_log import TriggerLog
+from runfold.generation.trigger_runner import TriggerRunner
 from runfold.generation.triggers import StreamSettings, StreamState, TriggerRule
 from runfold.query.reading import Reading
 from runfold.settings import Settings
@@ -62,8 +62,8 @@ class World:
     async def process(self, *, without_model: bool = False, **options: Any) -> AsyncIterator[IngestStreams]:
         """As another process would have it."""
         generator = Generator(self.memories, self.runfold, None if without_model else self.model)
-        async with Tending(lambda: generator, **{"sweep_seconds": 0.2, **options}) as tending:
-            yield IngestStreams(tending)
+        async with TriggerRunner(lambda: generator, **{"sweep_seconds": 0.2, **options}) as runner:
+            yield IngestStreams(runner)
 
     async def run(self) -> Run:
         """The stream's."""
@@ -111,8 +111,8 @@ def world(memories: Memories, runfold: Runfold) -> World:
     return World(memories, runfold, EchoModel(), scope={"user": uuid4().hex})
 
 
-def said(*texts: str, **named: Any) -> list[Ingested]:
-    return [Ingested({"role": "user", "parts": [{"text": text}]}, **named) for text in texts]
+def said(*texts: str, **named: Any) -> list[StreamContent]:
+    return [StreamContent({"role": "user", "parts": [{"text": text}]}, **named) for text in texts]
 
 
 async def test_without_a_rule_memories_are_there_when_the_call_returns(world):
@@ -232,7 +232,7 @@ async def test_what_is_due_does_not_wait_until_all_logs_are_read(world, monkeypa
             await may_go_on.wait()
         return await catch_up(log)
 
-    monkeypatch.setattr("runfold.generation.tending._AT_ONCE_MAX", 1_000)
+    monkeypatch.setattr("runfold.generation.trigger_runner._AT_ONCE_MAX", 1_000)
     monkeypatch.setattr(TriggerLog, "catch_up", read)
     async with world.process():
         await until(lambda: world.remembers("one"), what="the generation")
@@ -252,7 +252,7 @@ async def test_a_log_in_which_nothing_is_pending_is_not_kept_once_it_was_read(wo
         return await catch_up(log)
 
     async def is_forgotten() -> bool:
-        return bool(read) and run_id not in streams._tending._logs
+        return bool(read) and run_id not in streams._runner._logs
 
     monkeypatch.setattr(TriggerLog, "catch_up", reading)
     async with world.process() as streams:
@@ -391,7 +391,7 @@ async def test_what_cannot_be_ingested_is_told(world):
         with pytest.raises(InvalidEventError, match="scope"):
             await streams.ingest(BANK, {"user": "*"}, "s", said("one"))
         with pytest.raises(InvalidEventError, match="parts"):
-            await streams.ingest(BANK, world.scope, "s", [Ingested({"role": "user"})])
+            await streams.ingest(BANK, world.scope, "s", [StreamContent({"role": "user"})])
         with pytest.raises(NoModelError):
             await mute.ingest(BANK, world.scope, "s", said("one"))
 

@@ -8,7 +8,7 @@ from tests.remembering import ScriptedModel, fact, record
 from runfold.client.memory import Near
 from runfold.embeddings.nearest import DUPLICATE_DISTANCE
 from runfold.generation.consolidation import FACT_LENGTH_MAX, Decision, consolidate
-from runfold.generation.facts import are_one
+from runfold.generation.facts import are_same_fact
 from runfold.generation.model import Action
 
 
@@ -89,7 +89,7 @@ async def test_what_vectors_do_not_tell_apart_stays_apart(one: str, other: str):
     [new] = await decided(fact(one), known=[record(other)], distance=0.0)
 
     assert new.kind == "create"
-    assert not are_one(other, one, distance=0.0)
+    assert not are_same_fact(other, one, distance=0.0)
 
 
 async def test_a_fact_that_is_told_twice_is_one_memory():

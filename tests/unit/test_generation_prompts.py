@@ -9,7 +9,7 @@ from tests.builders import EPOCH, event, events
 from tests.remembering import SCOPE, ScriptedModel
 
 from runfold.generation.extraction import FACTS_MAX, extract
-from runfold.generation.generator import said_by
+from runfold.generation.generator import content_event
 from runfold.generation.model import Found
 from runfold.generation.prompts import CONSOLIDATE, brief, question
 from runfold.generation.transcript import CONVERSATION_LENGTH_MAX, transcript
@@ -105,7 +105,7 @@ def test_contents_are_read_in_their_roles():
         {"parts": [{"text": "Thanks"}]},
     ]
 
-    assert conversation(*map(said_by, contents)) == [
+    assert conversation(*map(content_event, contents)) == [
         {"role": "user", "text": "Hello"},
         {"role": "user", "text": "you"},
         {"role": "assistant", "calls": "track", "with": {"id": 7}},

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.builders import event, event_id
 
-from runfold.generation.generator import said_by
+from runfold.generation.generator import content_event
 from runfold.generation.triggers import (
     OVERLAP_MAX,
     STREAM,
@@ -25,7 +25,7 @@ SECOND = 1_000
 
 
 def content(text: str = "x") -> AnyEvent:
-    return event(said_by({"role": "user", "parts": [{"text": text}]}))
+    return event(content_event({"role": "user", "parts": [{"text": text}]}))
 
 
 def labeled(**settings: Any) -> AnyEvent:

@@ -12,10 +12,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from runfold.http.app import new_app
-from runfold.vertex import Part, build_vertex_app, mount
+from runfold.vertex import RouteGroup, build_vertex_app, mount
 from runfold.vertex.errors import Status, WireError, status_of
-from runfold.vertex.generation import generation_part
-from runfold.vertex.memories import memories_part
+from runfold.vertex.generation import generation_routes
+from runfold.vertex.memories import memory_routes
 from runfold.vertex.messages import Message
 from runfold.vertex.names import Name
 from runfold.vertex.operations import done
@@ -83,7 +83,7 @@ async def client() -> Any:
         Route(f"{one}/sessions/{{session}}", show, methods=["GET"]),
         Route(f"{one}:fail", fail, methods=["POST"]),
     ]
-    mount(app, build_vertex_app(Part(routes, {"createThing": created})))
+    mount(app, build_vertex_app(RouteGroup(routes, {"createThing": created})))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://any") as client:
         yield client
@@ -174,7 +174,7 @@ async def test_an_operation_that_never_was_is_not_found(client: httpx.AsyncClien
 )
 async def test_an_operation_on_memories_that_never_was_is_not_found(id_: str):
     nowhere: Any = None
-    vertex = build_vertex_app(memories_part(nowhere), generation_part(nowhere))
+    vertex = build_vertex_app(memory_routes(nowhere), generation_routes(nowhere))
     transport = httpx.ASGITransport(vertex, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://any") as client:
         assert error_of(await client.get(f"{ENGINE}/operations/{id_}")) == (404, "NOT_FOUND")

@@ -9,11 +9,11 @@ from runfold.client.runfold import Runfold
 from runfold.client.sessions import Sessions
 from runfold.generation.choice import chosen_model
 from runfold.generation.generator import Generator
-from runfold.generation.options import Generated, GenerationOptions, Ingested, Source
+from runfold.generation.options import ChangedMemory, GenerationOptions, Source, StreamContent
 from runfold.generation.streams import IngestStreams
-from runfold.generation.tending import Tending
+from runfold.generation.trigger_runner import TriggerRunner
 from runfold.generation.triggers import TriggerRule
-from runfold.generation.verbs import Remembering
+from runfold.generation.verbs import MemoryBackend
 from runfold.query.reading import Reading
 from runfold.settings import Settings
 
@@ -30,7 +30,7 @@ async def direct_sessions(settings: Settings) -> AsyncIterator[Sessions]:
 
 
 @asynccontextmanager
-async def direct_memories(settings: Settings) -> AsyncIterator[Remembering]:
+async def direct_memories(settings: Settings) -> AsyncIterator[MemoryBackend]:
     """The verbs of memories and of their generation, connected for the length of the block, in
     which triggers are run when they are due, as by the API. Completed runs are the API's matter.
     Raises `UnavailableError`, `ConfigurationError`.
@@ -42,10 +42,10 @@ async def direct_memories(settings: Settings) -> AsyncIterator[Remembering]:
         memories = Memories(runfold.connection, reading.stored_memories, similarity=reading.similarity)
         sessions = Sessions(runfold.connection, reading.stored_sessions)
         generator = Generator(memories, runfold, model, sessions=sessions)
-        tending = Tending(lambda: generator)
+        runner = TriggerRunner(lambda: generator)
         if model is not None:
-            await stack.enter_async_context(tending)
-        yield Remembering(memories, _DirectGeneration(generator, IngestStreams(tending)))
+            await stack.enter_async_context(runner)
+        yield MemoryBackend(memories, _DirectGeneration(generator, IngestStreams(runner)))
 
 
 class _DirectGeneration:
@@ -61,7 +61,7 @@ class _DirectGeneration:
         scope: Mapping[str, str] | None,
         source: Source,
         options: GenerationOptions | None = None,
-    ) -> Sequence[Generated]:
+    ) -> Sequence[ChangedMemory]:
         return await self._generator.generate(bank_id, scope, source, options)
 
     async def ingest(
@@ -69,7 +69,7 @@ class _DirectGeneration:
         bank_id: str,
         scope: Mapping[str, str],
         stream_id: str,
-        contents: Sequence[Ingested],
+        contents: Sequence[StreamContent],
         *,
         rule: TriggerRule | None = None,
         options: GenerationOptions | None = None,

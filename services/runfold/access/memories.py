@@ -7,23 +7,23 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from runfold.access.connection import FrameworkConnection, needing_servers
-from runfold.generation.verbs import Remembering
+from runfold.generation.verbs import MemoryBackend
 from runfold.remote.memories import HttpMemories
 
 
-def memory_connection(url: str | None, settings: Mapping[str, Any]) -> FrameworkConnection[Remembering]:
+def memory_connection(url: str | None, settings: Mapping[str, Any]) -> FrameworkConnection[MemoryBackend]:
     """As `FrameworkConnection`. Raises `ValueError`."""
     return FrameworkConnection(url, settings, over_http=_over_http, direct=_direct)
 
 
 @asynccontextmanager
-async def _over_http(url: str) -> AsyncIterator[Remembering]:
+async def _over_http(url: str) -> AsyncIterator[MemoryBackend]:
     async with HttpMemories(url) as both:
-        yield Remembering(both, both)
+        yield MemoryBackend(both, both)
 
 
 @asynccontextmanager
-async def _direct(settings: Mapping[str, Any]) -> AsyncIterator[Remembering]:
+async def _direct(settings: Mapping[str, Any]) -> AsyncIterator[MemoryBackend]:
     with needing_servers():
         from runfold.access.direct import direct_memories  # noqa: PLC0415
         from runfold.settings import Settings  # noqa: PLC0415

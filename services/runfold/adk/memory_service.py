@@ -22,9 +22,15 @@ from runfold.access.memories import memory_connection
 from runfold.adk.events import time_of, told_to_adk
 from runfold.adk.memory_metadata import SaidOfGeneration, SaidOfMemory, said_in
 from runfold.client.memory import MemoriesWanted
-from runfold.generation.options import DIRECT_FACTS_MAX, DirectFacts, Fact, GenerationOptions, Ingested
+from runfold.generation.options import (
+    DIRECT_FACTS_MAX,
+    DirectFacts,
+    GenerationOptions,
+    NewFact,
+    StreamContent,
+)
 from runfold.generation.triggers import TriggerRule
-from runfold.generation.verbs import Remembering
+from runfold.generation.verbs import MemoryBackend
 from runfold_projections.memory import MemoryRecord
 from runfold_schemas.errors import (
     BankConflictError,
@@ -131,13 +137,15 @@ class RunfoldMemoryService(BaseMemoryService):
         """
         said = said_in(SaidOfGeneration, custom_metadata)
         contents = [
-            Ingested(_content(event), event.id or None, time_of(event)) for event in events if _is_said(event)
+            StreamContent(_content(event), event.id or None, time_of(event))
+            for event in events
+            if _is_said(event)
         ]
         if not contents and not said.force_flush and said.rule() is None:
             return
         rule, options = said.rule() or self._rule, said.options()
 
-        async def ingest(some: Sequence[Ingested]) -> None:
+        async def ingest(some: Sequence[StreamContent]) -> None:
             try:
                 await self._in_bank(
                     lambda to: to.generation.ingest(
@@ -197,7 +205,7 @@ class RunfoldMemoryService(BaseMemoryService):
         """
         scope = _scope(app_name, user_id)
 
-        async def found(to: Remembering) -> Sequence[MemoryRecord]:
+        async def found(to: MemoryBackend) -> Sequence[MemoryRecord]:
             if not query.strip():
                 wanted = MemoriesWanted(scope=scope, order="updated_at")
                 return (await to.memories.list(self._bank, wanted, limit=self._found_max))[0]
@@ -238,10 +246,10 @@ class RunfoldMemoryService(BaseMemoryService):
     ) -> None:
         options = said.options()
         for begin in range(0, len(facts), DIRECT_FACTS_MAX):
-            given = DirectFacts([Fact(text=text) for text in facts[begin : begin + DIRECT_FACTS_MAX]])
+            given = DirectFacts([NewFact(text=text) for text in facts[begin : begin + DIRECT_FACTS_MAX]])
             await self._in_bank(_generating(self._bank, scope, given, options))
 
-    async def _in_bank(self, verb: Callable[[Remembering], Awaitable[AnswerT]]) -> AnswerT:
+    async def _in_bank(self, verb: Callable[[MemoryBackend], Awaitable[AnswerT]]) -> AnswerT:
         """What the verb answers. A bank that turns out not to be there is created, and the verb
         called again.
         """
@@ -256,7 +264,7 @@ class RunfoldMemoryService(BaseMemoryService):
 
 def _generating(
     bank: str, scope: Mapping[str, str], given: DirectFacts, options: GenerationOptions
-) -> Callable[[Remembering], Awaitable[object]]:
+) -> Callable[[MemoryBackend], Awaitable[object]]:
     return lambda to: to.generation.generate(bank, scope, given, options)
 
 

@@ -21,12 +21,12 @@ from runfold.query.app import router
 from runfold.query.reading import Reading
 from runfold.settings import Settings
 from runfold.vertex import build_vertex_app, mount
-from runfold.vertex.engines import BankEngines, engines_part
-from runfold.vertex.generation import generation_part
-from runfold.vertex.memories import memories_part
-from runfold.vertex.retrieval import retrieval_part
-from runfold.vertex.revisions import revisions_part
-from runfold.vertex.sessions import sessions_part
+from runfold.vertex.engines import BankEngines, engine_routes
+from runfold.vertex.generation import generation_routes
+from runfold.vertex.memories import memory_routes
+from runfold.vertex.retrieval import retrieval_routes
+from runfold.vertex.revisions import revision_routes
+from runfold.vertex.sessions import session_routes
 
 
 async def run(settings: Settings) -> None:
@@ -71,12 +71,12 @@ def build_app(settings: Settings, *, model: MemoryModel | None = None) -> FastAP
     mount(
         app,
         build_vertex_app(
-            engines_part(memories, sessions),
-            sessions_part(sessions, BankEngines(memories)),
-            memories_part(memories),
-            revisions_part(memories),
-            retrieval_part(memories),
-            generation_part(generation),
+            engine_routes(memories, sessions),
+            session_routes(sessions, BankEngines(memories)),
+            memory_routes(memories),
+            revision_routes(memories),
+            retrieval_routes(memories),
+            generation_routes(generation),
         ),
     )
     return app

@@ -30,7 +30,7 @@ from runfold.documents.generation import (
     StreamPosition,
 )
 from runfold.documents.memories import MemoryDocument
-from runfold.generation.options import Generated
+from runfold.generation.options import ChangedMemory
 from runfold.generation.service import Generation
 from runfold.generation.streams import stream_run_id
 from runfold.http.bodies import JSON, JsonRoute
@@ -106,8 +106,10 @@ def build_generation_router(generation: Generation) -> APIRouter:
     return router
 
 
-async def _shown(memories: Memories, bank_id: str, generated: Sequence[Generated]) -> list[GeneratedMemory]:
-    async def shown(one: Generated) -> GeneratedMemory:
+async def _shown(
+    memories: Memories, bank_id: str, generated: Sequence[ChangedMemory]
+) -> list[GeneratedMemory]:
+    async def shown(one: ChangedMemory) -> GeneratedMemory:
         try:
             memory = MemoryDocument.of(await memories.get(bank_id, one.memory_id))
         except MemoryNotFoundError:

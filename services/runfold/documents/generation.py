@@ -7,16 +7,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from runfold.documents.memories import MemoryDocument, RevisionWanted
 from runfold.generation.options import (
     DIRECT_FACTS_MAX,
-    Action,
+    ChangeAction,
+    ChangedMemory,
     Contents,
     DirectFacts,
-    Fact,
-    Generated,
     GenerationOptions,
-    Ingested,
     MetadataMerge,
+    NewFact,
     SessionSource,
     Source,
+    StreamContent,
 )
 from runfold.generation.triggers import TriggerRule
 from runfold.http.requests import RequestBody
@@ -38,7 +38,11 @@ _MERGES: Final[dict[_Merge, MetadataMerge]] = {
 
 _Action = Literal["created", "updated", "deleted"]
 
-_ACTIONS: Final[dict[Action, _Action]] = {"CREATED": "created", "UPDATED": "updated", "DELETED": "deleted"}
+_ACTIONS: Final[dict[ChangeAction, _Action]] = {
+    "CREATED": "created",
+    "UPDATED": "updated",
+    "DELETED": "deleted",
+}
 _OUTCOMES: Final = {said: action for action, said in _ACTIONS.items()}
 
 
@@ -124,7 +128,7 @@ class Generate(_Generating):
 
     def source(self) -> Source:
         if self.facts is not None:
-            return DirectFacts([Fact(text=one.fact, topics=one.topics) for one in self.facts])
+            return DirectFacts([NewFact(text=one.fact, topics=one.topics) for one in self.facts])
         if self.contents is not None:
             return Contents([content.said() for content in self.contents])
         assert self.session is not None
@@ -152,10 +156,10 @@ class Ingest(_Generating):
     )
     flush: bool = Field(default=False, description="Generate memories now, of all that is pending.")
 
-    def ingested(self, default_ids: list[str] | None) -> list[Ingested]:
+    def ingested(self, default_ids: list[str] | None) -> list[StreamContent]:
         """The contents; those without an id get that of their place."""
         return [
-            Ingested(
+            StreamContent(
                 one.content.said(),
                 event_id=one.event_id or (default_ids[place] if default_ids is not None else None),
                 event_time=one.event_time,
@@ -175,7 +179,7 @@ class GeneratedMemory(BaseModel):
     memory: MemoryDocument | None = Field(description="As it is by now; null where it is gone.")
 
     @classmethod
-    def of(cls, generated: Generated, memory: MemoryDocument | None) -> Self:
+    def of(cls, generated: ChangedMemory, memory: MemoryDocument | None) -> Self:
         return cls(
             memory_id=generated.memory_id,
             action=_ACTIONS[generated.action],
@@ -183,8 +187,8 @@ class GeneratedMemory(BaseModel):
             memory=memory,
         )
 
-    def outcome(self) -> Generated:
-        return Generated(self.memory_id, _OUTCOMES[self.action], self.previous_revision_id)
+    def outcome(self) -> ChangedMemory:
+        return ChangedMemory(self.memory_id, _OUTCOMES[self.action], self.previous_revision_id)
 
 
 class GeneratedMemories(BaseModel):

@@ -22,9 +22,8 @@ from runfold.client.memory import Near
 from runfold.client.run import Run
 from runfold.generation.changes import Change, change_of
 from runfold.generation.consolidation import Nearby, consolidate
-from runfold.generation.facts import Fact
 from runfold.generation.model import MemoryModel
-from runfold.generation.options import Generated, GenerationOptions, SessionSource
+from runfold.generation.options import ChangedMemory, GenerationOptions, NewFact, SessionSource
 from runfold_projections.memory import BankRecord, MemoryRecord, Refused
 from runfold_schemas.codec import first_fault, new_data
 from runfold_schemas.errors import BankNotFoundError, InvalidEventError, MemoryChangedError
@@ -50,7 +49,7 @@ _NEARBY_MAX: Final = 5
 """Memories that each fact is compared with."""
 
 _OPTIONS: Final = TypeAdapter(GenerationOptions)
-_FACTS: Final = TypeAdapter(list[Fact])
+_FACTS: Final = TypeAdapter(list[NewFact])
 _SESSION: Final = TypeAdapter(SessionSource)
 
 CheckedT = TypeVar("CheckedT")
@@ -78,7 +77,7 @@ class Trigger:
         return _checked(_OPTIONS, self.data.options.get("options", {}))
 
     @property
-    def facts(self) -> list[Fact] | None:
+    def facts(self) -> list[NewFact] | None:
         """Those that were given with it; None where they are to be extracted."""
         given = self.data.options.get("facts")
         return None if given is None else _checked(_FACTS, given)
@@ -119,7 +118,7 @@ def is_log(run_id: str) -> bool:
 def stored(
     options: GenerationOptions,
     *,
-    facts: Sequence[Fact] | None = None,
+    facts: Sequence[NewFact] | None = None,
     session: SessionSource | None = None,
     run_id: str | None = None,
     bank_created_by: str | None = None,
@@ -160,10 +159,10 @@ class Answers:
         return bank
 
     async def make(
-        self, bank_id: str, scope: Mapping[str, str], facts: Sequence[Fact], options: GenerationOptions
-    ) -> list[Generated]:
+        self, bank_id: str, scope: Mapping[str, str], facts: Sequence[NewFact], options: GenerationOptions
+    ) -> list[ChangedMemory]:
         """Of facts that nobody has to be asked about: their changes are events of no run."""
-        done: list[Generated] = []
+        done: list[ChangedMemory] = []
         async with self._alone(bank_id, scope):
             for _ in range(_ROUNDS_MAX):
                 bank = await self._memories.bank(bank_id)
@@ -175,7 +174,7 @@ class Answers:
                     return done
         raise MemoryChangedError(bank_id, _refused(outcomes))
 
-    async def answer(self, trigger: Trigger, facts: Sequence[Fact]) -> list[Generated]:
+    async def answer(self, trigger: Trigger, facts: Sequence[NewFact]) -> list[ChangedMemory]:
         """Of a trigger in a log, which has the answer when this returns."""
         data, done = trigger.data, []
         async with self._alone(data.bank_id, data.scope):
@@ -209,7 +208,7 @@ class Answers:
         self,
         bank: BankRecord,
         scope: Mapping[str, str],
-        facts: Sequence[Fact],
+        facts: Sequence[NewFact],
         options: GenerationOptions,
         *,
         model: MemoryModel | None,
@@ -298,7 +297,7 @@ async def _in_log(trigger: Trigger, *, end: int | None) -> MemoriesGenerated | N
     return None
 
 
-async def _asked_again(trigger: Trigger, facts: Sequence[Fact]) -> Trigger:
+async def _asked_again(trigger: Trigger, facts: Sequence[NewFact]) -> Trigger:
     """A trigger for what could not be done, because a memory was changed meanwhile."""
     wanted = stored(trigger.options, facts=facts, bank_created_by=trigger.bank_created_by)
     asked = trigger.data.model_copy(update={"options": wanted})
@@ -309,21 +308,21 @@ async def _asked_again(trigger: Trigger, facts: Sequence[Fact]) -> Trigger:
     return Trigger(trigger.run, event, trigger.offset)
 
 
-def _generated(outcomes: Outcomes) -> list[Generated]:
+def _generated(outcomes: Outcomes) -> list[ChangedMemory]:
     return [_of(change) for change, refused in outcomes if refused is None]
 
 
-def _of(change: Change) -> Generated:
+def _of(change: Change) -> ChangedMemory:
     match change:
         case MemoryCreated():
-            return Generated(change.memory_id, "CREATED")
+            return ChangedMemory(change.memory_id, "CREATED")
         case MemoryUpdated():
-            return Generated(change.memory_id, "UPDATED", change.based_on)
+            return ChangedMemory(change.memory_id, "UPDATED", change.based_on)
         case MemoryDeleted():
-            return Generated(change.memory_id, "DELETED", change.based_on)
+            return ChangedMemory(change.memory_id, "DELETED", change.based_on)
 
 
-def _left(outcomes: Outcomes, facts: Sequence[Fact]) -> list[Fact]:
+def _left(outcomes: Outcomes, facts: Sequence[NewFact]) -> list[NewFact]:
     """The facts behind changes that were refused. What was to be deleted and is gone already needs
     nothing more.
     """
@@ -335,7 +334,7 @@ def _left(outcomes: Outcomes, facts: Sequence[Fact]) -> list[Fact]:
     ]
 
 
-def _behind(change: Change, facts: Sequence[Fact]) -> list[Fact]:
+def _behind(change: Change, facts: Sequence[NewFact]) -> list[NewFact]:
     """Those of the facts that the change follows from. If another answer stands, it may follow from
     others, of whose topics only a new memory tells.
     """
@@ -343,7 +342,7 @@ def _behind(change: Change, facts: Sequence[Fact]) -> list[Fact]:
     known = [fact for fact in facts if fact.text in texts]
     told = change.memory.topics if isinstance(change, MemoryCreated) else ()
     found = {fact.text for fact in known}
-    return known + [Fact(text=text, topics=told) for text in texts if text not in found]
+    return known + [NewFact(text=text, topics=told) for text in texts if text not in found]
 
 
 def _refused(outcomes: Outcomes) -> str:

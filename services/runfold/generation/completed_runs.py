@@ -17,7 +17,7 @@ from runfold.client.sessions import Sessions
 from runfold.generation.answering import derived_id, is_log, log_run_id, stored
 from runfold.generation.logs import open_log
 from runfold.generation.options import GenerationOptions
-from runfold.generation.tending import Tending
+from runfold.generation.trigger_runner import TriggerRunner
 from runfold.log.catalog_group import Entry, catalog_group
 from runfold.log.driver import kafka_errors
 from runfold.log.reader import LogGoneError
@@ -38,13 +38,13 @@ _log = logging.getLogger(__name__)
 
 
 class CompletedRuns:
-    """Use it as an async context manager, around which `tending` stands, whose matter the answers
+    """Use it as an async context manager, around which `runner` stands, whose matter the answers
     are.
     """
 
-    def __init__(self, settings: Settings, tending: Tending) -> None:
+    def __init__(self, settings: Settings, runner: TriggerRunner) -> None:
         self._settings = settings
-        self._tending = tending
+        self._runner = runner
         self._watching: asyncio.Task[NoReturn]
 
     async def __aenter__(self) -> Self:
@@ -58,7 +58,7 @@ class CompletedRuns:
     async def _watch(self) -> NoReturn:
         while True:
             try:
-                self._tending.generator()
+                self._runner.generator()
                 with kafka_errors():
                     async with catalog_group(
                         self._settings.log(),
@@ -96,7 +96,7 @@ class CompletedRuns:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _remember(self, ended: Iterable[Life]) -> None:
-        generator = self._tending.generator()
+        generator = self._runner.generator()
         banks = [bank for bank in await _banks(generator.memories) if bank.config.agents]
         for life in ended:
             for bank in banks:
@@ -117,7 +117,7 @@ class CompletedRuns:
             _log.exception("run %s is not remembered", life.run_id)
 
     async def _ask(self, bank: BankRecord, life: Life) -> None:
-        generator = self._tending.generator()
+        generator = self._runner.generator()
         runfold = generator.runfold
         end = await _completed_at(runfold, life)
         if end is None:
@@ -141,10 +141,10 @@ class CompletedRuns:
             _log.warning("run %s is not remembered: %s", life.run_id, error)
             await run.fail(str(error))
             return
-        log = self._tending.log_of(run.life)
+        log = self._runner.log_of(run.life)
         log.asked.add(derived_id(*name))
         await log.catch_up()
-        self._tending.look()
+        self._runner.look()
 
 
 async def _banks(memories: Memories) -> list[BankRecord]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from runfold.client.memory import Near
-from runfold.generation.facts import Learned, are_one, distinct, normalised
+from runfold.generation.facts import Learned, are_same_fact, distinct, normalised
 from runfold.generation.model import Action, MemoryModel
-from runfold.generation.options import Fact
+from runfold.generation.options import NewFact
 from runfold_projections.memory import MemoryRecord
 
 FACT_LENGTH_MAX: Final = 2_000
@@ -43,12 +43,12 @@ class Decision:
 
     kind: Literal["create", "update", "delete"]
     text: str
-    sources: tuple[Fact, ...]
+    sources: tuple[NewFact, ...]
     before: MemoryRecord | None = None
 
 
 async def consolidate(
-    facts: Sequence[Fact], *, nearby: Nearby | None, model: MemoryModel | None
+    facts: Sequence[NewFact], *, nearby: Nearby | None, model: MemoryModel | None
 ) -> list[Decision]:
     """The decisions that follow from the facts, at most one about each memory. Without `nearby`
     each fact is a new memory, also one that was told twice. Raises what `nearby` and the model
@@ -148,7 +148,7 @@ class _Deciding:
             standing = self._about.get(near.record.memory_id)
             if standing is not None and standing.kind != "update":
                 continue
-            if are_one(one.text, near.record.memory.fact, distance=near.distance):
+            if are_same_fact(one.text, near.record.memory.fact, distance=near.distance):
                 return near.record
         return None
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from runfold.generation.consolidation import FACT_LENGTH_MAX
 from runfold.generation.model import Found, MemoryModel
-from runfold.generation.options import Fact
+from runfold.generation.options import NewFact
 from runfold.generation.prompts import brief
 from runfold_schemas.memories import BankConfig, MemoryTopic
 
@@ -23,7 +23,7 @@ async def extract(
     config: BankConfig,
     scope: Mapping[str, str],
     allowed: Sequence[MemoryTopic] = (),
-) -> list[Fact]:
+) -> list[NewFact]:
     """The facts of the conversation that belong to the bank's topics. Nothing is asked about an
     empty one. Raises what the model does.
     """
@@ -37,8 +37,8 @@ async def extract(
     return facts[:FACTS_MAX]
 
 
-def _checked(found: Found, topics: Mapping[str, MemoryTopic]) -> Fact | None:
+def _checked(found: Found, topics: Mapping[str, MemoryTopic]) -> NewFact | None:
     """The fact if it has a text of a sensible length, and a topic that it may have."""
     text = " ".join(found.fact.split())
     named = tuple(topics[label] for label in dict.fromkeys(found.topics) if label in topics)
-    return Fact(text=text, topics=named) if text and len(text) <= FACT_LENGTH_MAX and named else None
+    return NewFact(text=text, topics=named) if text and len(text) <= FACT_LENGTH_MAX and named else None

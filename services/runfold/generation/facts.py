@@ -7,10 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from runfold.embeddings.nearest import DUPLICATE_DISTANCE
-from runfold.generation.options import Fact
+from runfold.generation.options import NewFact
 from runfold_schemas.memories import MemoryTopic
-
-__all__ = ["Fact", "Learned", "are_one", "distinct", "normalised", "topics_of"]
 
 _NUMBER: Final = re.compile(r"\d+(?:[.,:/-]\d+)*")
 _APOSTROPHE: Final = "['\u2019]"
@@ -36,18 +34,18 @@ class Learned(NamedTuple):
     """One thing that was learned, however often it was said."""
 
     text: str
-    sources: tuple[Fact, ...]
+    sources: tuple[NewFact, ...]
 
 
-def distinct(facts: Iterable[Fact]) -> list[Learned]:
+def distinct(facts: Iterable[NewFact]) -> list[Learned]:
     """The facts without those that repeat another one letter by letter, in their order."""
-    by_text: dict[str, list[Fact]] = {}
+    by_text: dict[str, list[NewFact]] = {}
     for fact in facts:
         by_text.setdefault(normalised(fact.text), []).append(fact)
     return [Learned(same[0].text, tuple(same)) for same in by_text.values()]
 
 
-def topics_of(facts: Sequence[Fact], *, known: Sequence[MemoryTopic] = ()) -> tuple[MemoryTopic, ...]:
+def topics_of(facts: Sequence[NewFact], *, known: Sequence[MemoryTopic] = ()) -> tuple[MemoryTopic, ...]:
     """All their topics behind the `known` ones, each once."""
     topics = [*known]
     for topic in (topic for fact in facts for topic in fact.topics):
@@ -61,7 +59,7 @@ def normalised(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(".! ")
 
 
-def are_one(one: str, other: str, *, distance: float) -> bool:
+def are_same_fact(one: str, other: str, *, distance: float) -> bool:
     """Whether two texts at this distance are one fact in other words. A missed duplicate is only a
     repetition, a false one loses a fact: so both are near to each other, and those words are the
     same that vectors tell little of; and if they are not very near, then all words are that carry

@@ -1,7 +1,7 @@
 """Generation of memories: from facts, from a conversation that is given, or from a session of ours.
 
     generator = Generator(memories, runfold, model)
-    await generator.generate("travel", {"user": "ann"}, DirectFacts([Fact(text="Prefers window seats")]))
+    await generator.generate("travel", {"user": "ann"}, DirectFacts([NewFact(text="Prefers window seats")]))
 
 Facts that no model is asked about change memories directly. Whatever needs the model has a run of
 its own for its log: the contents, the trigger (`GenerationRequested`), and one answer
@@ -23,11 +23,11 @@ from runfold.generation.logs import KIND, log_of
 from runfold.generation.model import MemoryModel
 from runfold.generation.options import (
     DIRECT_FACTS_MAX,
+    ChangedMemory,
     Contents,
     DirectFacts,
-    Fact,
-    Generated,
     GenerationOptions,
+    NewFact,
     SessionSource,
     Source,
 )
@@ -82,7 +82,7 @@ class Generator:
         scope: Mapping[str, str] | None,
         source: Source,
         options: GenerationOptions | None = None,
-    ) -> list[Generated]:
+    ) -> list[ChangedMemory]:
         """What has become of memories, when that can be read. Where the model has no answer nothing
         is changed; where others kept changing the same memories, or a server does not answer, some
         of the changes may have been made.
@@ -102,14 +102,14 @@ class Generator:
         named = {"run_id": log_run_id(str(uuid7())), "labels": {KIND: "request"}}
         async with self.runfold.run(agent_id=bank_id, **named) as run:
             log = log_of(self.runfold, run.life, is_new=run.is_new)
-            trigger = await requested(log, bank, scope, source, options)
+            trigger = await publish_trigger(log, bank, scope, source, options)
             try:
                 return await self.answer(trigger)
             except RunfoldError as error:
                 await _tell(trigger, error)
                 raise
 
-    async def answer(self, trigger: Trigger) -> list[Generated]:
+    async def answer(self, trigger: Trigger) -> list[ChangedMemory]:
         """Answers a trigger. After an error it may be answered again, unless the log was told with
         `give_up`.
         """
@@ -134,7 +134,7 @@ class Generator:
             raise InvalidEventError("scope: the session has no user, so a scope is needed", field="scope")
         return {"user_id": user}
 
-    async def _extracted(self, trigger: Trigger) -> list[Fact]:
+    async def _extracted(self, trigger: Trigger) -> list[NewFact]:
         data, bank = trigger.data, await self._answers.bank(trigger)
         said, is_cut = transcript(build_messages_from_log(await self._conversation(trigger)))
         if is_cut:
@@ -168,7 +168,7 @@ class Generator:
         ]
 
 
-def said_by(content: Mapping[str, Any]) -> FrameworkEvent:
+def content_event(content: Mapping[str, Any]) -> FrameworkEvent:
     """A `Content` of Gemini as an event of a log: an event of ADK's that has nothing but its
     content. Raises `InvalidEventError`.
     """
@@ -179,14 +179,14 @@ def said_by(content: Mapping[str, Any]) -> FrameworkEvent:
     return new_data(FrameworkEvent, framework="adk", body={"author": author, "content": dict(content)})
 
 
-def _check(facts: Sequence[Fact]) -> None:
+def _check(facts: Sequence[NewFact]) -> None:
     if not 1 <= len(facts) <= DIRECT_FACTS_MAX:
         raise InvalidEventError(f"facts: give 1 to {DIRECT_FACTS_MAX} of them", field="facts")
     if not all(fact.text.strip() for fact in facts):
         raise InvalidEventError("facts: a fact has a text", field="facts")
 
 
-async def requested(
+async def publish_trigger(
     run: Run, bank: BankRecord, scope: Mapping[str, str], source: Source, options: GenerationOptions
 ) -> Trigger:
     """The trigger in the run's log, behind what it is about."""
@@ -196,7 +196,7 @@ async def requested(
         case DirectFacts():
             facts = source.facts
         case Contents():
-            positions = await run.publish_batch([said_by(content) for content in source.contents])
+            positions = await run.publish_batch([content_event(content) for content in source.contents])
             if positions:
                 first, end = positions[0].offset, positions[-1].offset + 1
         case SessionSource():

@@ -13,12 +13,12 @@ from runfold_schemas.memories import ExtractedMemory, MemoryTopic, Metadata
 
 DIRECT_FACTS_MAX: Final = 5
 
-Action = Literal["CREATED", "UPDATED", "DELETED"]
+ChangeAction = Literal["CREATED", "UPDATED", "DELETED"]
 
 MetadataMerge = Literal["OVERWRITE", "MERGE", "REQUIRE_EXACT_MATCH"]
 
 
-class Fact(BaseModel):
+class NewFact(BaseModel):
     """What was learned, with the topics that it belongs to."""
 
     model_config = ConfigDict(frozen=True)
@@ -67,7 +67,7 @@ class GenerationOptions(BaseModel):
 class DirectFacts:
     """1 to 5 facts as they are."""
 
-    facts: Sequence[Fact]
+    facts: Sequence[NewFact]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ Source = DirectFacts | Contents | SessionSource
 
 
 @dataclass(frozen=True, slots=True)
-class Ingested:
+class StreamContent:
     """A content of a stream, as Gemini's `Content` in its JSON form. One `event_id`, any text,
     counts once in a stream.
     """
@@ -104,11 +104,11 @@ class Ingested:
     event_time: datetime | None = None
 
 
-class Generated(NamedTuple):
+class ChangedMemory(NamedTuple):
     """What became of one memory. `previous_revision_id` is that of the state before, which may have
     left no revision.
     """
 
     memory_id: str
-    action: Action
+    action: ChangeAction
     previous_revision_id: str | None = None

@@ -17,7 +17,7 @@ from runfold.generation.completed_runs import CompletedRuns
 from runfold.generation.generator import Generator
 from runfold.generation.model import MemoryModel
 from runfold.generation.streams import IngestStreams
-from runfold.generation.tending import Tending
+from runfold.generation.trigger_runner import TriggerRunner
 from runfold.settings import Settings
 
 
@@ -42,8 +42,8 @@ class Generation:
         self._sessions = sessions
         self._model = model
         self._made: Generator | None = None
-        self._tending = Tending(self.generator)
-        self.streams = IngestStreams(self._tending)
+        self._runner = TriggerRunner(self.generator)
+        self.streams = IngestStreams(self._runner)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -52,8 +52,8 @@ class Generation:
             if self._model is None:
                 self._model = await stack.enter_async_context(chosen_model(self._settings))
             if self._model is not None:
-                await stack.enter_async_context(self._tending)
-                await stack.enter_async_context(CompletedRuns(self._settings, self._tending))
+                await stack.enter_async_context(self._runner)
+                await stack.enter_async_context(CompletedRuns(self._settings, self._runner))
             self._stack = stack.pop_all()
         return self
 

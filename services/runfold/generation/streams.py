@@ -16,11 +16,11 @@ from pydantic import ValidationError
 
 from runfold.client.run import Position
 from runfold.generation.answering import derived_id, log_run_id
-from runfold.generation.generator import said_by
+from runfold.generation.generator import content_event
 from runfold.generation.logs import open_log
-from runfold.generation.options import GenerationOptions, Ingested
-from runfold.generation.tending import Tending
+from runfold.generation.options import GenerationOptions, StreamContent
 from runfold.generation.trigger_log import TriggerLog
+from runfold.generation.trigger_runner import TriggerRunner
 from runfold.generation.triggers import STREAM, StreamSettings, TriggerRule, due
 from runfold_projections.memory import BankRecord
 from runfold_schemas.codec import first_fault, new_data
@@ -29,21 +29,21 @@ from runfold_schemas.events import AnyEvent, RunLabeled
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["IngestStreams", "Ingested", "stream_run_id"]
+__all__ = ["IngestStreams", "StreamContent", "stream_run_id"]
 
 
 class IngestStreams:
-    """The streams of all banks. What becomes due later is run by `tending`."""
+    """The streams of all banks. What becomes due later is run by `runner`."""
 
-    def __init__(self, tending: Tending) -> None:
-        self._tending = tending
+    def __init__(self, runner: TriggerRunner) -> None:
+        self._runner = runner
 
     async def ingest(
         self,
         bank_id: str,
         scope: Mapping[str, str],
         stream_id: str,
-        contents: Sequence[Ingested],
+        contents: Sequence[StreamContent],
         *,
         rule: TriggerRule | None = None,
         default_rule: TriggerRule | None = None,
@@ -61,7 +61,7 @@ class IngestStreams:
         Raises `NoModelError`, `BankNotFoundError`, `InvalidEventError`, `EventTooLargeError`,
         `UnavailableError`, and at once what a generation does.
         """
-        generator = self._tending.generator()
+        generator = self._runner.generator()
         _ = generator.model
         bank = await generator.memories.bank(bank_id)
         log = await self._log(bank, scope, stream_id)
@@ -78,14 +78,14 @@ class IngestStreams:
                     raise
                 # Who is told to retry would ingest the contents a second time.
                 _log.warning("memories of run %s are generated later: %s", log.run.run_id, error)
-        self._tending.look()
+        self._runner.look()
         return positions[-1] if contents else None
 
     async def _log(self, bank: BankRecord, scope: Mapping[str, str], stream_id: str) -> TriggerLog:
-        runfold = self._tending.generator().runfold
+        runfold = self._runner.generator().runfold
         run_id = stream_run_id(bank.created_by, scope, stream_id)
         run = await open_log(runfold, bank_id=bank.bank_id, run_id=run_id, kind="stream")
-        log = self._tending.log_of(run.life)
+        log = self._runner.log_of(run.life)
         if not log.state.next_offset:
             await log.catch_up()
         return log
@@ -98,9 +98,9 @@ def stream_run_id(bank_created_by: str, scope: Mapping[str, str], stream_id: str
     return log_run_id(bank_created_by, stream_id, json.dumps(scope, sort_keys=True))
 
 
-def _event(log: TriggerLog, one: Ingested) -> AnyEvent:
+def _event(log: TriggerLog, one: StreamContent) -> AnyEvent:
     event_id = None if one.event_id is None else derived_id("content", log.run.run_id, one.event_id)
-    return log.run.event(said_by(one.content), event_id=event_id, timestamp=one.event_time)
+    return log.run.event(content_event(one.content), event_id=event_id, timestamp=one.event_time)
 
 
 async def _settle(

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from runfold.client.memory import MemoryVerbs
 from runfold.client.run import Position
-from runfold.generation.options import Generated, GenerationOptions, Ingested, Source
+from runfold.generation.options import ChangedMemory, GenerationOptions, Source, StreamContent
 from runfold.generation.triggers import TriggerRule
 
 
@@ -18,14 +18,14 @@ class GenerationVerbs(Protocol):
         scope: Mapping[str, str] | None,
         source: Source,
         options: GenerationOptions | None = None,
-    ) -> Sequence[Generated]: ...
+    ) -> Sequence[ChangedMemory]: ...
 
     async def ingest(
         self,
         bank_id: str,
         scope: Mapping[str, str],
         stream_id: str,
-        contents: Sequence[Ingested],
+        contents: Sequence[StreamContent],
         *,
         rule: TriggerRule | None = None,
         options: GenerationOptions | None = None,
@@ -33,7 +33,7 @@ class GenerationVerbs(Protocol):
     ) -> Position | None: ...
 
 
-class Remembering(NamedTuple):
+class MemoryBackend(NamedTuple):
     """Memories, and what generates them."""
 
     memories: MemoryVerbs

@@ -30,12 +30,12 @@ from runfold.documents.memories import (
     RevisionPage,
 )
 from runfold.generation.options import (
+    ChangedMemory,
     Contents,
     DirectFacts,
-    Generated,
     GenerationOptions,
-    Ingested,
     Source,
+    StreamContent,
 )
 from runfold.generation.triggers import TriggerRule
 from runfold.generation.verbs import GenerationVerbs
@@ -220,7 +220,7 @@ class HttpMemories:
         scope: Mapping[str, str] | None,
         source: Source,
         options: GenerationOptions | None = None,
-    ) -> Sequence[Generated]:
+    ) -> Sequence[ChangedMemory]:
         """As `Generator.generate`."""
         asked = {"scope": scope or None, **_source(source), **_options(options)}
         path = f"{_path(bank_id)}/memories/generate"
@@ -232,7 +232,7 @@ class HttpMemories:
         bank_id: str,
         scope: Mapping[str, str],
         stream_id: str,
-        contents: Sequence[Ingested],
+        contents: Sequence[StreamContent],
         *,
         rule: TriggerRule | None = None,
         options: GenerationOptions | None = None,

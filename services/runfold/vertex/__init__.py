@@ -10,6 +10,6 @@ its parts, put together sessions  ...                                           
 each on top of verbs of ours
 """
 
-from runfold.vertex.app import Part, build_vertex_app, mount
+from runfold.vertex.app import RouteGroup, build_vertex_app, mount
 
-__all__ = ["Part", "build_vertex_app", "mount"]
+__all__ = ["RouteGroup", "build_vertex_app", "mount"]

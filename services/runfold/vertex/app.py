@@ -25,7 +25,7 @@ _PATHS: Final = ("/v1beta1/{rest:path}", "/v1/projects/{rest:path}", "/v1/reason
 """Of `/v1` no more than Google's names, because our own API is there too."""
 
 
-class Part(NamedTuple):
+class RouteGroup(NamedTuple):
     """Some of the protocol: its routes from `/reasoningEngines` on, and how its operations are
     answered once more.
     """
@@ -34,7 +34,7 @@ class Part(NamedTuple):
     operations: Mapping[str, Answer] = {}
 
 
-def build_vertex_app(*parts: Part) -> Starlette:
+def build_vertex_app(*parts: RouteGroup) -> Starlette:
     """The application, for `mount`. Its routes are there under both versions, with and without
     project and location.
     """

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from runfold.client.memories import Memories
 from runfold.client.sessions import Sessions
-from runfold.vertex.app import Part
+from runfold.vertex.app import RouteGroup
 from runfold.vertex.engine_documents import (
     FILTERED,
     DeleteEngine,
@@ -68,7 +68,7 @@ def bank_id(engine_id: str) -> str:
     return engine_id
 
 
-def engines_part(memories: Callable[[], Memories], sessions: Callable[[], Sessions]) -> Part:
+def engine_routes(memories: Callable[[], Memories], sessions: Callable[[], Sessions]) -> RouteGroup:
     """Both give what the routes speak to, or raise while there is no connection."""
     state = _State(memories, sessions)
     one, many = "/reasoningEngines/{engine}", "/reasoningEngines"
@@ -79,7 +79,7 @@ def engines_part(memories: Callable[[], Memories], sessions: Callable[[], Sessio
         Route(one, state.update, methods=["PATCH"]),
         Route(one, state.delete, methods=["DELETE"]),
     ]
-    return Part(
+    return RouteGroup(
         routes,
         {
             "createReasoningEngine": state.written,

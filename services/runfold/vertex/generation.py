@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runfold.generation.options import Generated
+from runfold.generation.options import ChangedMemory
 from runfold.generation.service import Generation
-from runfold.vertex.app import Part
+from runfold.vertex.app import RouteGroup
 from runfold.vertex.engine_documents import ingestion_rule
 from runfold.vertex.engines import bank_id
 from runfold.vertex.errors import WireError
@@ -41,7 +41,7 @@ _ACTIONS: Final[dict[str, Literal["CREATED", "UPDATED", "DELETED"]]] = {
 """By what stands for them in the id of an operation."""
 
 
-def generation_part(generation: Generation) -> Part:
+def generation_routes(generation: Generation) -> RouteGroup:
     """What its generator speaks to it says itself, or raises while there is no connection."""
 
     async def generate(request: Request) -> Response:
@@ -74,7 +74,7 @@ def generation_part(generation: Generation) -> Part:
         return IngestResponse()
 
     many = "/reasoningEngines/{engine}/memories"
-    return Part(
+    return RouteGroup(
         [
             Route(f"{many}:generate", generate, methods=["POST"]),
             Route(f"{many}:ingestEvents", ingest_events, methods=["POST"]),
@@ -83,14 +83,14 @@ def generation_part(generation: Generation) -> Part:
     )
 
 
-def _fact(generated: Generated) -> str:
+def _fact(generated: ChangedMemory) -> str:
     """What an operation's id keeps."""
     return f"{generated.action[0]}{generated.previous_revision_id or ''}/{generated.memory_id}"
 
 
-def _generated(fact: str) -> Generated:
+def _generated(fact: str) -> ChangedMemory:
     """Raises `WireError` for what was not given out here."""
     before, slash, memory_id = fact[1:].partition("/")
     if fact[:1] not in _ACTIONS or not slash:
         raise WireError("NOT_FOUND", "the operation does not exist")
-    return Generated(memory_id, _ACTIONS[fact[0]], before or None)
+    return ChangedMemory(memory_id, _ACTIONS[fact[0]], before or None)

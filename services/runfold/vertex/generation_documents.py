@@ -6,18 +6,18 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, StringConstraints
 
-from runfold.generation.facts import Fact as FoundFact
 from runfold.generation.options import (
     DIRECT_FACTS_MAX,
+    ChangedMemory,
     Contents,
     DirectFacts,
-    Generated,
     GenerationOptions,
     MetadataMerge,
+    NewFact,
     SessionSource,
     Source,
 )
-from runfold.generation.streams import Ingested
+from runfold.generation.streams import StreamContent
 from runfold.generation.triggers import TriggerRule
 from runfold.vertex.memory_documents import (
     MEMORIES,
@@ -49,7 +49,7 @@ class DirectMemoriesSource(Message):
 
     def ours(self) -> Source:
         return DirectFacts(
-            [FoundFact(text=one.fact, topics=topics_of(one.topics)) for one in self.direct_memories]
+            [NewFact(text=one.fact, topics=topics_of(one.topics)) for one in self.direct_memories]
         )
 
 
@@ -147,7 +147,7 @@ class GeneratedMemory(Message):
     previous_revision: str | None = None
 
     @classmethod
-    def of(cls, generated: Generated, engine: Name) -> "GeneratedMemory":
+    def of(cls, generated: ChangedMemory, engine: Name) -> "GeneratedMemory":
         name, before = engine.child(MEMORIES, generated.memory_id), generated.previous_revision_id
         return cls(
             memory=cls.Named(name=str(name)),
@@ -164,7 +164,7 @@ class GenerateResponse(Message):
     generated_memories: list[GeneratedMemory] | None = None
 
     @classmethod
-    def of(cls, generated: Sequence[Generated], engine: Name) -> "GenerateResponse":
+    def of(cls, generated: Sequence[ChangedMemory], engine: Name) -> "GenerateResponse":
         return cls(generated_memories=[GeneratedMemory.of(one, engine) for one in generated] or None)
 
 
@@ -200,8 +200,8 @@ class IngestedEvent(Message):
     event_id: Annotated[str, StringConstraints(min_length=1)] | None = None
     event_time: Timestamp | None = None
 
-    def ours(self) -> Ingested:
-        return Ingested(self.content, event_id=self.event_id, event_time=self.event_time)
+    def ours(self) -> StreamContent:
+        return StreamContent(self.content, event_id=self.event_id, event_time=self.event_time)
 
 
 class IngestedContents(Message):

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from runfold.client.memories import Memories
 from runfold.client.memory import MemoriesWanted
-from runfold.vertex.app import Part
+from runfold.vertex.app import RouteGroup
 from runfold.vertex.engines import bank_id
 from runfold.vertex.errors import WireError
 from runfold.vertex.memory_documents import (
@@ -83,7 +83,7 @@ class Purged(Message):
     purge_count: int
 
 
-def memories_part(memories: Callable[[], Memories]) -> Part:
+def memory_routes(memories: Callable[[], Memories]) -> RouteGroup:
     """`memories` gives what the routes speak to, or raises while there is no connection."""
     state = _State(memories)
     one, many = "/reasoningEngines/{engine}/memories/{memory}", "/reasoningEngines/{engine}/memories"
@@ -96,7 +96,7 @@ def memories_part(memories: Callable[[], Memories]) -> Part:
         Route(one, state.update, methods=["PATCH"]),
         Route(one, state.delete, methods=["DELETE"]),
     ]
-    return Part(
+    return RouteGroup(
         routes,
         {
             "createMemory": state.written,

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from runfold.client.memories import Memories
 from runfold.client.memory import MemoriesWanted
-from runfold.vertex.app import Part
+from runfold.vertex.app import RouteGroup
 from runfold.vertex.engines import bank_id
 from runfold.vertex.memory_documents import NATURAL_LANGUAGE, MemoryMessage
 from runfold.vertex.memory_filters import Filtered
@@ -76,7 +76,7 @@ class Answer(Message):
     next_page_token: str | None = None
 
 
-def retrieval_part(memories: Callable[[], Memories]) -> Part:
+def retrieval_routes(memories: Callable[[], Memories]) -> RouteGroup:
     """`memories` gives what the routes speak to, or raises while there is no connection."""
 
     async def retrieve(request: Request) -> Response:
@@ -95,7 +95,7 @@ def retrieval_part(memories: Callable[[], Memories]) -> Part:
         return answer({"profiles": {}})
 
     many = "/reasoningEngines/{engine}/memories"
-    return Part(
+    return RouteGroup(
         [
             Route(f"{many}:retrieve", retrieve, methods=["POST"]),
             Route(f"{many}:retrieveProfiles", retrieve_profiles, methods=["POST"]),

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from runfold.client.memories import Memories
-from runfold.vertex.app import Part
+from runfold.vertex.app import RouteGroup
 from runfold.vertex.engines import bank_id
 from runfold.vertex.filters import Filter, Kind, Path, equalities, matches, parse_filter
 from runfold.vertex.memories import memory_id
@@ -32,7 +32,7 @@ _FILTERED: Final[Mapping[str, Kind]] = {
 }
 
 
-def revisions_part(memories: Callable[[], Memories]) -> Part:
+def revision_routes(memories: Callable[[], Memories]) -> RouteGroup:
     """`memories` gives what the routes speak to, or raises while there is no connection."""
 
     async def list_revisions(request: Request) -> Response:
@@ -55,7 +55,7 @@ def revisions_part(memories: Callable[[], Memories]) -> Part:
         return answer(RevisionMessage.of(revision, name.parent))
 
     many = "/reasoningEngines/{engine}/memories/{memory}/revisions"
-    return Part(
+    return RouteGroup(
         [
             Route(many, list_revisions, methods=["GET"]),
             Route(f"{many}/{{revision}}", get_revision, methods=["GET"]),

@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from runfold.client.session import Session
 from runfold.client.sessions import Sessions
-from runfold.vertex.app import Part
+from runfold.vertex.app import RouteGroup
 from runfold.vertex.errors import WireError
 from runfold.vertex.filters import Filter, Kind, equalities, matches, parse_filter
 from runfold.vertex.messages import Empty, Message, camel_name
@@ -66,7 +66,7 @@ class Engines(Protocol):
         """Raises that there is no such engine."""
 
 
-def sessions_part(sessions: Callable[[], Sessions], engines: Engines) -> Part:
+def session_routes(sessions: Callable[[], Sessions], engines: Engines) -> RouteGroup:
     """`sessions` gives what the routes speak to, or raises while there is no connection."""
     state = _State(sessions, engines)
     one, many = "/reasoningEngines/{engine}/sessions/{session}", "/reasoningEngines/{engine}/sessions"
@@ -78,7 +78,7 @@ def sessions_part(sessions: Callable[[], Sessions], engines: Engines) -> Part:
         Route(one, state.update, methods=["PATCH"]),
         Route(one, state.delete, methods=["DELETE"]),
     ]
-    return Part(routes, {"createSession": state.created, "deleteSession": state.deleted})
+    return RouteGroup(routes, {"createSession": state.created, "deleteSession": state.deleted})
 
 
 class _State:

@@ -56,7 +56,7 @@ _AT_ONCE_MAX: Final = 4
 _log = logging.getLogger(__name__)
 
 
-class Tending:
+class TriggerRunner:
     """Use it as an async context manager: in it, triggers are run when they are due.
 
     `generator` gives the one of the connection that stands, or raises `UnavailableError`.
