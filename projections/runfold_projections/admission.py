@@ -11,7 +11,8 @@ from typing import Final, Literal, NamedTuple
 
 from runfold_schemas.codec import Record, decode_record
 from runfold_schemas.errors import UndecodableError
-from runfold_schemas.events import ENDINGS, LIFECYCLE, AnyEvent
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.runs import ENDINGS, LIFECYCLE
 
 Outcome = Literal["accepted", "duplicate", "rejected", "late", "undecodable"]
 

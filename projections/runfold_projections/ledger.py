@@ -23,18 +23,9 @@ from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
     EventAmended,
-    PhaseChanged,
     PlannerNote,
     ProviderPart,
     ResponseRecorded,
-    RunCanceled,
-    RunCompleted,
-    RunFailed,
-    RunLabeled,
-    RunOpened,
-    RunPaused,
-    RunResumed,
-    RunStarted,
     SystemMessage,
     Thinking,
     TokenUsage,
@@ -44,6 +35,17 @@ from runfold_schemas.events import (
 )
 from runfold_schemas.memories import BankFact, GenerationRequested, MemoriesGenerated, MemoryChange
 from runfold_schemas.messages import Message, Provider, Role, ToolResultPart
+from runfold_schemas.runs import (
+    PhaseChanged,
+    RunCanceled,
+    RunCompleted,
+    RunFailed,
+    RunLabeled,
+    RunOpened,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+)
 from runfold_schemas.sessions import (
     FrameworkEvent,
     SessionCreated,

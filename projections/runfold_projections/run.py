@@ -18,16 +18,25 @@ from pydantic import BaseModel, ConfigDict, Field
 from runfold_projections.admission import Admitted
 from runfold_schemas.data import LABELS_MAX
 from runfold_schemas.events import (
-    ENDINGS,
-    LIFECYCLE,
     AnyEvent,
     AssistantMessage,
     EventAmended,
-    Phase,
-    PhaseChanged,
     PlannerNote,
     ProviderPart,
     ResponseRecorded,
+    SystemMessage,
+    Thinking,
+    TokenUsage,
+    ToolCall,
+    ToolResult,
+    UserMessage,
+)
+from runfold_schemas.memories import BankFact, GenerationRequested, MemoriesGenerated, MemoryChange
+from runfold_schemas.runs import (
+    ENDINGS,
+    LIFECYCLE,
+    Phase,
+    PhaseChanged,
     RunCanceled,
     RunCompleted,
     RunFailed,
@@ -37,14 +46,7 @@ from runfold_schemas.events import (
     RunResumed,
     RunStarted,
     Status,
-    SystemMessage,
-    Thinking,
-    TokenUsage,
-    ToolCall,
-    ToolResult,
-    UserMessage,
 )
-from runfold_schemas.memories import BankFact, GenerationRequested, MemoriesGenerated, MemoryChange
 from runfold_schemas.sessions import (
     FrameworkEvent,
     SessionCreated,

@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple
 from runfold_projections.admission import Admitted
 from runfold_schemas.codec import encode, new_event
 from runfold_schemas.data import APP_PREFIX, TEMP_PREFIX, USER_PREFIX, Data
-from runfold_schemas.events import AnyEvent, RunOpened
+from runfold_schemas.events import AnyEvent
 from runfold_schemas.memories import BankFact, MemoriesGenerated, MemoryChange, bank_key, memory_key
+from runfold_schemas.runs import RunOpened
 from runfold_schemas.sessions import StateChanged, app_scope, user_scope
 from runfold_schemas.topics import RECORD_BYTES_MAX
 

@@ -1,3 +1,3 @@
-"""What an event is, and how it becomes bytes and back: pure, and the contract with every other
-language.
+"""The events of Runfold and their encoding as bytes. Pure code, and the contract with other
+languages.
 """

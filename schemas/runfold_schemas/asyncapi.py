@@ -1,8 +1,8 @@
-"""The contract with producers in other languages, as an AsyncAPI 3.0 document: what our client
-does, said in words.
+"""The contract with producers in other languages, as an AsyncAPI 3.0 document. It describes in
+words what Runfold's own client does.
 
-What the code knows (limits, partitions, fields) is taken from the code; tests compare the rest with
-what the client does.
+Limits, partitions and fields are taken from the code. Tests compare everything else with what the
+client does.
 """
 
 from typing import Any, Final
@@ -25,54 +25,65 @@ _KAFKA_BINDING_VERSION: Final = "0.5.0"
 _JSON_SCHEMA: Final = "application/schema+json;version=draft-2020-12"
 
 _STEPS: Final = f"""\
-How a producer without our library publishes a run. Every step is at the level of Kafka's protocol; any client will do
-that has idempotent producers, record headers, explicit partitions and topic creation.
+How a producer without Runfold's library publishes a run. Every step is at the level of Kafka's
+protocol. Any Kafka client works that has idempotent producers, record headers, explicit partitions
+and topic creation.
 
-1. **Choose the ids.** `run_id` is 1 to {ID_BYTES_MAX} bytes of UTF-8 without NUL, unique among all runs (a UUID, if nothing
-   better is at hand). `log_id` names this one life of the run: a UUIDv7 as 32 hexadecimal digits in lower case, never
-   used before.
-2. **Name the topic**: `{{prefix}}.run.{{run}}.{{log_id}}`. `{{run}}` is `run_id` with each UTF-8 byte outside `A-Z a-z 0-9 -`
-   written as `_` and two hexadecimal digits in lower case. A name longer than {TOPIC_BYTES_MAX} bytes is not allowed.
-   Examples are under `x-runfold-vectors`.
-3. **Create the topic** with the partitions and the configuration of channel `run`; replication factor and
-   `min.insync.replicas` are the deployment's. The broker has `auto.create.topics.enable=false`, so nobody else does. Name
-   no topic before it exists. Create many runs' topics with one request where you can.
-4. **Producer settings**: `enable.idempotence=true`, `acks=all`, compression none or gzip. A record batch has at most
-   {RECORD_BYTES_MAX:,} bytes. If the broker refuses a batch, go on with a new producer: the old one's sequence numbers
-   have a hole.
-5. **Open the run**: the topic's first record, at offset 0, is a `run_opened` event whose `data.log_id` is the topic's. Wait
-   for its acknowledgement.
-6. **Announce it**: append a `life` record to the catalog, in partition `(murmur2(run_id) & 0x7fffffff) %
-   {CATALOG_PARTITIONS}`, where `murmur2` is Kafka's (seed 0x9747b28c) over the UTF-8 bytes of the bare `run_id`, not of the
-   record's key. Set the partition explicitly. Write this record once; afterwards it belongs to the projectors.
-   If somebody else might open the same `run_id`, read that partition to its end afterwards: the first `life` record of the
-   run stands. If it is not yours, delete your topic and use the one that it names, if its `agent_id` is yours.
-7. **Publish events**: each record's value is one event as in `{EVENT_SCHEMA_FILE}`, its key is `run_id`, its headers are
-   CloudEvents' binary mode. `event_id` is a UUID (v7 by preference) in lower case. Appending an event again with the same
-   `event_id` is safe: the first copy counts. Events in one record batch are accepted together or not at all.
-8. **Ring the bell**: a run that was quiet is no longer watched. So append a `bell` to the run's catalog partition before you
-   publish to a run that you have neither opened, published to nor rung for within the last {PARK_SECONDS_MIN / 2:g} s, and once
-   more if an acknowledgement came more than {PARK_SECONDS_MIN / 2:g} s after that. Without a bell an event is found by the next
-   sweep, seconds later.
-9. **End the run** with `run_completed`, `run_failed` or `run_canceled`. What is published after that is kept as late; changes
-   of status are refused.
-10. **State** changes by an event's `state_delta`, an object of keys and values. Keys without a scope belong to the run.
-   `app:` keys are shared by all runs of the agent, `user:` keys by all runs of the agent that were opened with the same
-   `user_id`: for each of the two scopes that an event changes, append to channel `sessions` a `state_changed` event with the
-   event's own `event_id`, `run_id` and `timestamp`, and those keys only. If you do not, the projectors will, later. `temp:`
-   keys are not to be published; no reader takes them.
-11. **A session** is created by opening a run as above, with `session_id` and `user_id`, but before you announce it appending
-   `session_created` to channel `sessions`, with that run's `run_id` and `log_id`. Read the partition to that record: if the
-   session was there already, delete your topic. `session_updated` and `session_deleted` name the session's run, and mean
-   nothing once it is another one's.
-12. **A memory** changes by `memory_created`, `memory_updated`, `memory_deleted` and `memory_rolled_back`, on a run's topic or
-   straight on channel `memories` (with `run_id` `{NO_RUN}` where no run has caused it). Its order there alone decides. Each
-   carries all that the memory holds afterwards; a change with `based_on` counts only if that event was the memory's last
-   change. From a run's topic append it to channel `memories` as well, with the same `event_id`; if you do not, the
-   projectors will, later. A change leaves a revision with the event's id, for 365 days unless `revision_expires_at` says
-   otherwise. **A bank** is created, changed and deleted likewise, on channel `banks`.
+1. **Choose the ids.** `run_id` is 1 to {ID_BYTES_MAX} bytes of UTF-8 without NUL, unique among all
+   runs (for example a UUID). `log_id` names this life of the run: a UUIDv7 as 32 hexadecimal digits
+   in lower case, never used before.
+2. **Name the topic**: `{{prefix}}.run.{{run}}.{{log_id}}`. `{{run}}` is `run_id` with each UTF-8
+   byte outside `A-Z a-z 0-9 -` written as `_` and two hexadecimal digits in lower case. Kafka
+   allows {TOPIC_BYTES_MAX} bytes for a name. Examples are under `x-runfold-vectors`.
+3. **Create the topic** with the partitions and the configuration of channel `run`. Replication
+   factor and `min.insync.replicas` depend on the deployment. The broker does not create topics by
+   itself, because `auto.create.topics.enable` is false. Do not send a request for a topic before it
+   exists. If you open many runs, create their topics with one request.
+4. **Producer settings**: `enable.idempotence=true`, `acks=all`, compression none or gzip. A record
+   batch has at most {RECORD_BYTES_MAX:,} bytes. If the broker refuses a batch, continue with a new
+   producer, because the sequence numbers of the old producer have a gap.
+5. **Open the run**: the topic's first record, at offset 0, is a `run_opened` event whose
+   `data.log_id` is the topic's. Wait for its acknowledgement.
+6. **Announce it**: append a `life` record to the catalog, in partition `(murmur2(run_id) &
+   0x7fffffff) % {CATALOG_PARTITIONS}`, where `murmur2` is Kafka's (seed 0x9747b28c) over the UTF-8
+   bytes of the bare `run_id`, not of the record's key. Set the partition explicitly. Write this
+   record once; only projectors write it again. If another producer might open the same `run_id`,
+   read that partition to its end afterwards: the first `life` record of the run counts. If it is
+   not yours, delete your topic. If its `agent_id` is yours, use the topic that it names.
+7. **Publish events**: each record's value is one event as in `{EVENT_SCHEMA_FILE}`, its key is
+   `run_id`, its headers are CloudEvents' binary mode. `event_id` is a UUID (v7 by preference) in
+   lower case. Appending an event again with the same `event_id` is safe: the first copy counts.
+   Events in one record batch are accepted together or not at all.
+8. **Ring the bell**: projectors stop watching a run that has been quiet. If you have neither opened
+   the run, published to it nor rung its bell within the last {PARK_SECONDS_MIN / 2:g} s, append a
+   `bell` to the run's catalog partition before you publish. Append a `bell` after a publish if its
+   acknowledgement arrives more than {PARK_SECONDS_MIN / 2:g} s after the last of these. Without a
+   bell, projectors find the event in their next sweep, seconds later.
+9. **End the run** with `run_completed`, `run_failed` or `run_canceled`. Later events are kept and
+   marked late; later changes of status are refused.
+10. **State** changes by an event's `state_delta`, an object of keys and values. All runs of an
+   agent share `app:` keys. All runs of an agent with the same `user_id` share `user:` keys. Keys
+   without one of these prefixes belong to the run. For each of the two shared scopes that an event
+   changes, append a `state_changed` event to channel `sessions`, with the `event_id`, `run_id` and
+   `timestamp` of the event and only the keys of that scope. If you do not, the projectors do it
+   later. Do not publish `temp:` keys; readers ignore them.
+11. **To create a session**, open a run as above, with `session_id` and `user_id`. Before you
+   announce the run, append `session_created` to channel `sessions`, with the `run_id` and `log_id`
+   of that run. Then read the partition up to that record. If the session existed before, delete
+   your topic. `session_updated` and `session_deleted` name the run of the session; they have no
+   effect if the session id belongs to another run meanwhile.
+12. **A memory** changes by `memory_created`, `memory_updated`, `memory_deleted` and
+   `memory_rolled_back`, on the topic of a run or directly on channel `memories` (with `run_id`
+   `{NO_RUN}` if no run caused the change). Only the order on channel `memories` decides. Each event
+   carries the whole memory after the change. A change with `based_on` counts only if the event with
+   that id is the memory's last change. If you publish a change on the topic of a run, append it to
+   channel `memories` too, with the same `event_id`; if you do not, the projectors do it later. Each
+   change leaves a revision with the id of the event. The revision expires after 365 days, unless
+   `revision_expires_at` names another time. **A bank** is created, changed and deleted in the same
+   way, on channel `banks`.
 
-What cannot be decoded, or whose `ce_id` or `ce_type` contradicts the event, goes to the dead letters, and the run goes on.
+Records that cannot be decoded, or whose `ce_id` or `ce_type` contradicts the event, go to the dead
+letters; the run continues.
 """
 
 
@@ -91,25 +102,25 @@ def asyncapi() -> dict[str, Any]:
             "run": _run_channel(),
             "catalog": _catalog_channel(),
             "sessions": _shared_channel(
-                "sessions", "What runs share of sessions and of state", message="sharedEvent"
+                "sessions", "Sessions, and the state that runs share", message="sharedEvent"
             ),
             "memories": _shared_channel("memories", "Changes of memories", message="memoryChange"),
             "banks": _shared_channel(
-                "banks", "Banks of memories, and their configuration", message="bankFact"
+                "banks", "Banks of memories and their configuration", message="bankFact"
             ),
             "deadLetters": _dead_letter_channel(),
         },
         "operations": {
             "publishEvent": _operation("send", "run", "event", "Append an event to its run"),
-            "announceLife": _operation("send", "catalog", "life", "Say that a run was opened"),
-            "ringBell": _operation("send", "catalog", "bell", "Say that a quiet run has something new"),
+            "announceLife": _operation("send", "catalog", "life", "Announce that a run was opened"),
+            "ringBell": _operation("send", "catalog", "bell", "Announce new events of a quiet run"),
             "changeSession": _operation(
                 "send", "sessions", "sharedEvent", "Change a session, or state that runs share"
             ),
             "changeMemory": _operation("send", "memories", "memoryChange", "Change a memory"),
             "changeBank": _operation("send", "banks", "bankFact", "Change a bank of memories"),
             "watchDeadLetters": _operation(
-                "receive", "deadLetters", "deadLetter", "See what was not understood"
+                "receive", "deadLetters", "deadLetter", "Read the records that could not be decoded"
             ),
         },
         "components": {
@@ -119,7 +130,8 @@ def asyncapi() -> dict[str, Any]:
                 "bell": _bell_message(),
                 "sharedEvent": _shared_message(
                     "session_created, session_updated, session_deleted or state_changed",
-                    key="session: and the session_id; app: and the app; or user:, the app, a slash and the user",
+                    key="session: and the session_id; app: and the app; or user:, the app, a slash and the"
+                    " user",
                 ),
                 "memoryChange": _shared_message(
                     "memory_created, memory_updated, memory_deleted or memory_rolled_back",
@@ -138,7 +150,9 @@ def asyncapi() -> dict[str, Any]:
 def _run_channel() -> dict[str, Any]:
     parameters = {
         "run": {
-            "description": "run_id, escaped: a byte outside A-Z, a-z, 0-9 and - is _ and two hexadecimal digits",
+            "description": "run_id, escaped: each byte outside A-Z, a-z, 0-9 and - becomes _ and two"
+            " hexadecimal"
+            " digits",
             "examples": ["order-17", "a_2fb"],
         },
         "log_id": {
@@ -148,7 +162,7 @@ def _run_channel() -> dict[str, Any]:
     }
     return _channel(
         "{prefix}.run.{run}.{log_id}",
-        "Everything of one life of one run, totally ordered",
+        "All events of one life of one run, in a total order",
         messages=["event"],
         parameters=parameters,
         partitions=1,
@@ -159,7 +173,9 @@ def _run_channel() -> dict[str, Any]:
 def _catalog_channel() -> dict[str, Any]:
     return _channel(
         "{prefix}.runs",
-        "Which runs there are and which one has something new: two keys a run, both in the partition of its run_id",
+        "Which runs exist and which of them have new events: two keys for each run, both in the partition"
+        " of its"
+        " run_id",
         messages=["life", "bell"],
         partitions=CATALOG_PARTITIONS,
         configuration={
@@ -173,7 +189,7 @@ def _catalog_channel() -> dict[str, Any]:
 def _shared_channel(name: str, description: str, *, message: str) -> dict[str, Any]:
     return _channel(
         f"{{prefix}}.{name}",
-        f"{description}, each key in the partition that decides it",
+        f"{description}; the order of a key's partition decides which change counts",
         messages=[message],
         partitions=CATALOG_PARTITIONS,
         configuration={**_everlasting(), "max.message.bytes": RECORD_BYTES_MAX},
@@ -183,7 +199,7 @@ def _shared_channel(name: str, description: str, *, message: str) -> dict[str, A
 def _dead_letter_channel() -> dict[str, Any]:
     return _channel(
         "{prefix}.dead-letters",
-        "Records that are no events, as they were",
+        "Records that could not be decoded, unchanged",
         messages=["deadLetter"],
         partitions=1,
         configuration={**_everlasting(), "max.message.bytes": DEAD_LETTER_BYTES_MAX},
@@ -209,7 +225,7 @@ def _channel(
     parameters: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     prefix = {
-        "description": "common to all topics of one Runfold: 1 to 32 of A-Z, a-z, 0-9 and -",
+        "description": "the prefix of all topics of one installation: 1 to 32 of A-Z, a-z, 0-9 and -",
         "default": "runfold",
     }
     return {
@@ -245,7 +261,7 @@ def _event_message() -> dict[str, Any]:
         "data": {"agent_id": "support", "log_id": "019c1a2b3c4d7e8f9a0b1c2d3e4f5a6b", "status": "running"},
     }
     return {
-        "summary": "One fact, published once",
+        "summary": "One event of a run",
         "contentType": "application/json",
         "headers": _cloudevents_headers(),
         "payload": {"schemaFormat": _JSON_SCHEMA, "schema": {"$ref": f"./{EVENT_SCHEMA_FILE}"}},
@@ -268,10 +284,10 @@ def _event_message() -> dict[str, Any]:
 
 
 def _cloudevents_headers() -> dict[str, Any]:
-    """All of them are for routing and repeat the event; those that are there have to agree with
-    it.
+    """The headers repeat fields of the event for routing. Each header that is present must agree
+    with the event.
     """
-    described = {
+    headers = {
         "ce_specversion": {"const": "1.0"},
         "ce_id": {"description": "the event's event_id"},
         "ce_type": {"description": "the event's type"},
@@ -283,13 +299,13 @@ def _cloudevents_headers() -> dict[str, Any]:
     return {
         "type": "object",
         "required": ["ce_specversion", "ce_id", "ce_type", "ce_source"],
-        "properties": {name: {"type": "string", **schema} for name, schema in described.items()},
+        "properties": {name: {"type": "string", **schema} for name, schema in headers.items()},
     }
 
 
 def _life_message() -> dict[str, Any]:
     return {
-        "summary": "The whole state of one life of a run: where its log is, whose it is, whether it has ended",
+        "summary": "One life of a run: its log, its agent and session, and whether it has ended",
         "contentType": "application/json",
         "payload": {"schemaFormat": _JSON_SCHEMA, "schema": Life.model_json_schema()},
         "bindings": _key("life: and the run_id, as in life:order-17"),
@@ -298,8 +314,8 @@ def _life_message() -> dict[str, Any]:
 
 def _bell_message() -> dict[str, Any]:
     return {
-        "summary": "The run has something new; anybody may say so",
-        "description": "A tombstone: the record has no value, so compaction takes it away and never a fact.",
+        "summary": "The run has new events; any producer may publish this",
+        "description": "A tombstone: the record has no value, so compaction removes bells and never a life.",
         "payload": {"type": "null"},
         "bindings": _key("bell: and the run_id, as in bell:order-17"),
     }
@@ -307,33 +323,36 @@ def _bell_message() -> dict[str, Any]:
 
 def _shared_message(kinds: str, *, key: str) -> dict[str, Any]:
     return {
-        "summary": f"An event that is decided here: {kinds}",
+        "summary": f"An event whose order on this topic decides: {kinds}",
         "contentType": "application/json",
         "headers": _cloudevents_headers(),
         "payload": {"schemaFormat": _JSON_SCHEMA, "schema": {"$ref": f"./{EVENT_SCHEMA_FILE}"}},
         "bindings": _key(
-            f"{key}; where a slash parts two ids, % in them is written %25 and / is written %2F. The partition is"
-            f" (murmur2(key) & 0x7fffffff) % {CATALOG_PARTITIONS}"
+            f"{key}. If a slash separates two ids, % in an id is written %25 and / is written %2F. The"
+            " partition"
+            f" is (murmur2(key) & 0x7fffffff) % {CATALOG_PARTITIONS}"
         ),
     }
 
 
 def _dead_letter_message() -> dict[str, Any]:
     headers = {
-        "runfold-origin-topic": "where it was",
-        "runfold-origin-offset": "at which offset, in decimal",
-        "runfold-reason": "what is wrong with it, one line",
+        "runfold-origin-topic": "the topic of the record (for shared topics: topic-partition)",
+        "runfold-origin-offset": "the offset of the record there, in decimal",
+        "runfold-reason": "why the record could not be decoded, in one line",
     }
     return {
-        "summary": "A record as it was, its own headers included",
-        "description": "One that is too large to be sent again is cut, without its own headers, and says so: runfold-cut.",
+        "summary": "A record that could not be decoded, with its own headers",
+        "description": "If the record is too large to be sent again, its value is cut, its own headers are"
+        " left out,"
+        " and the header runfold-cut is true.",
         "headers": {
             "type": "object",
             "required": list(headers),
             "properties": {name: {"type": "string", "description": text} for name, text in headers.items()},
         },
         "payload": {"description": "any bytes"},
-        "bindings": _key("origin topic, a colon, origin offset: one that is buried twice has one key"),
+        "bindings": _key("origin topic, a colon, origin offset: copies of one dead letter have the same key"),
     }
 
 
@@ -343,8 +362,8 @@ def _key(description: str) -> dict[str, Any]:
 
 
 def _vectors() -> list[dict[str, Any]]:
-    """What a producer's own code should make of a `run_id`. The partitions are Kafka's to know, so
-    they are written down.
+    """The topic and the catalog partition that a producer should compute for some run ids. The
+    partitions are written down, because Kafka's hash decides them.
     """
     partitions = {"order-17": 9, "a/b": 6, "run_1": 3, "Größe": 7, "019c1a2b-3c4d-7e8f-9a0b-1c2d3e4f5a6d": 6}
     log_id = "019c1a2b3c4d7e8f9a0b1c2d3e4f5a6b"

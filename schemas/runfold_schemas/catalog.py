@@ -1,12 +1,12 @@
-"""What the catalog says: which runs there are, where the log of each is, and which one has
-something new.
-"""
+"""The entries of the catalog: the lives of runs, and bells for runs with new events."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class Life(BaseModel):
-    """One life of a run: where its log is, whose it is, and whether it has ended or was deleted."""
+    """One life of a run: its log, its agent, session and user, and whether it has ended or was
+    deleted.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -17,11 +17,11 @@ class Life(BaseModel):
     user_id: str | None = None
     ended: bool = False
     deleted: bool = False
-    """Nothing of it is to be read any more; its topic is gone or goes."""
+    """Readers must not show the run any more. Its topic is deleted now or soon."""
 
 
 class Bell(BaseModel):
-    """The run has something new."""
+    """The run has new events."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,8 +1,9 @@
-"""Event <-> bytes, and the CloudEvents headers that repeat the envelope for routing.
+"""Encodes events to bytes, decodes bytes to events, and makes the CloudEvents headers that repeat
+the envelope for routing.
 
-The value of a record is the whole event as JSON. This module is also where an event of an older
-`schema_version` would be lifted to today's shape; there is one version so far, and a newer one is
-refused with its number.
+The value of a record is the whole event as JSON. If a second `schema_version` is ever needed, this
+module converts events of the older version. There is one version so far; events of a newer version
+are refused.
 """
 
 import json
@@ -24,8 +25,8 @@ _FIELD_PART_MAX: Final = 64
 
 
 class Record(NamedTuple):
-    """One record of a topic as the broker gave it. `log_time` is the broker's append time,
-    milliseconds since 1970.
+    """One record of a topic, unchanged. `log_time` is the broker's append time in milliseconds
+    since 1970.
     """
 
     offset: int
@@ -44,21 +45,23 @@ TYPE_OF: Final[dict[type[Data], str]] = {
     event.model_fields["data"].annotation: get_args(event.model_fields["type"].annotation)[0]
     for event in get_args(AnyEvent)
 }
-"""The kind's name of each class of data."""
+"""The name of the kind for each class of data."""
 
 TYPES: Final = frozenset(TYPE_OF.values())
 
 
 def new_event(data: Data, **envelope: Any) -> AnyEvent:
-    """The event that says `data`; `envelope` holds the envelope's fields, validated.
+    """An event with `data` and the fields of `envelope`, validated.
 
-    Raises `InvalidEventError` naming the field.
+    Raises `InvalidEventError`, which names the wrong field.
     """
     return _validated({"type": TYPE_OF[type(data)], "data": data, **envelope})
 
 
 def new_data(kind: type[DataT], **fields: Any) -> DataT:
-    """What an event of one kind says, validated. Raises `InvalidEventError` naming the field."""
+    """The data of an event of one kind, validated. Raises `InvalidEventError`, which names the
+    wrong field.
+    """
     try:
         return kind(**fields)
     except ValidationError as error:
@@ -67,25 +70,25 @@ def new_data(kind: type[DataT], **fields: Any) -> DataT:
 
 
 def parse_event(fields: dict[str, Any]) -> AnyEvent:
-    """An event from decoded JSON, as HTTP brings it. Raises `InvalidEventError` naming the
-    field.
+    """The event in decoded JSON, for example of an HTTP body. Raises `InvalidEventError`, which
+    names the wrong field.
     """
     return _validated(fields)
 
 
 def encode(event: AnyEvent) -> bytes:
-    """The record's value. Raises `InvalidEventError` for what JSON cannot carry exactly (NaN,
-    tuples, keys that are no strings).
+    """The value of the event's record. Raises `InvalidEventError` for values that JSON cannot hold
+    exactly: NaN, tuples, keys that are not strings.
     """
     try:
         value = event.model_dump_json(exclude_unset=True).encode()
-        survives = _EVENTS.validate_json(value) == event
+        is_exact = _EVENTS.validate_json(value) == event
     except (ValueError, RecursionError) as error:
         reason = first_fault(error)[1] if isinstance(error, ValidationError) else error
         raise InvalidEventError(f"the event is not JSON: {reason}", field="data") from error
-    if not survives:
+    if not is_exact:
         raise InvalidEventError(
-            "the event would change on its way through JSON: use lists, string keys and finite numbers only",
+            "JSON would change the event: use lists, string keys and finite numbers only",
             field="data",
         )
     return value
@@ -96,14 +99,13 @@ def decode(value: bytes | None) -> AnyEvent:
     if value is None:
         raise UndecodableError("the record has no value")
     if len(value) > RECORD_BYTES_MAX:
-        # The topic measures a record as it was sent, which may be compressed.
+        # The topic's limit counts the bytes as they were sent, perhaps compressed.
         raise UndecodableError(f"the event has {len(value):,} bytes; {RECORD_BYTES_MAX:,} are allowed")
     try:
         event = _EVENTS.validate_json(value)
     except ValidationError as error:
         raise UndecodableError(first_fault(error)[1]) from error
-    # One byte is looked for ten times faster than a word, and this is done for every event there
-    # is.
+    # Every event passes here, and searching one byte is ten times faster than searching a word.
     if (b"N" in value and b"NaN" in value) or (b"I" in value and b"Infinity" in value):
         _refuse_constants(value)
     outside = (event.state_delta or {}).values(), (event.__pydantic_extra__ or {}).values()
@@ -113,10 +115,10 @@ def decode(value: bytes | None) -> AnyEvent:
 
 
 def decode_again(values: Sequence[bytes]) -> list[AnyEvent]:
-    """The events in values that `decode` took before: all in one call, which takes two thirds of
-    the time.
+    """The events in values that `decode` accepted before. One call for all values takes two thirds
+    of the time.
 
-    Raises `UndecodableError` where they are no longer what they were.
+    Raises `UndecodableError` if a value has changed since.
     """
     try:
         return _EVENT_LISTS.validate_json(b"[%b]" % b",".join(values))
@@ -125,22 +127,21 @@ def decode_again(values: Sequence[bytes]) -> list[AnyEvent]:
 
 
 def decode_record(record: Record) -> AnyEvent:
-    """The event in a record, provided that its headers do not contradict it. Raises
-    `UndecodableError`.
+    """The event in a record. Raises `UndecodableError`, also if a header contradicts the event.
 
-    Headers repeat the event for routing, so one that is absent or null says nothing against it.
+    Headers repeat the event for routing, so a header may be absent or null.
     """
     event = decode(record.value)
-    named = dict(record.headers)
-    for name, said in (("ce_id", event.event_id), ("ce_type", event.type)):
-        if named.get(name) not in (None, said.encode()):
-            raise UndecodableError(f"header {name} is {named[name]!r}, the event says {said!r}")
+    header_values = dict(record.headers)
+    for name, expected in (("ce_id", event.event_id), ("ce_type", event.type)):
+        if header_values.get(name) not in (None, expected.encode()):
+            raise UndecodableError(f"header {name} is {header_values[name]!r}, the event has {expected!r}")
     return event
 
 
 def headers(event: AnyEvent, *, source: str) -> list[tuple[str, bytes]]:
-    """CloudEvents 1.0 attributes in Kafka's binary mode. `source` is the producer as a URI
-    reference.
+    """CloudEvents 1.0 attributes in the binary mode for Kafka. `source` is the URI reference of the
+    producer.
     """
     return [
         ("ce_specversion", b"1.0"),
@@ -153,39 +154,37 @@ def headers(event: AnyEvent, *, source: str) -> list[tuple[str, bytes]]:
 
 
 def event_types(names: Iterable[str]) -> frozenset[str]:
-    """`names` if each is a kind of event, else `InvalidEventError`."""
+    """`names` as a set. Raises `InvalidEventError` for a name that is not a kind of event."""
     unknown = sorted(set(names) - TYPES)
     if unknown:
         raise InvalidEventError(
-            f"unknown event type {unknown[0]!r}; known are {', '.join(sorted(TYPES))}", field="type"
+            f"unknown event type {unknown[0]!r}; the types are {', '.join(sorted(TYPES))}", field="type"
         )
     return frozenset(names)
 
 
 def first_fault(error: ValidationError) -> tuple[str, str]:
-    """The first thing wrong, as the dotted path of its field and a sentence about it."""
+    """The first fault of a validation: the dotted path of the field, and a sentence about it."""
     fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    # The discriminated union puts the kind in front of every path; no field has that name.
+    # The discriminated union puts the kind in front of every path. No field has such a name.
     path = fault["loc"][1:] if fault["loc"] and fault["loc"][0] in TYPES else fault["loc"]
-    # A key may be the fault, and of any length.
+    # A key of a dictionary may be part of the path, and have any length.
     field = ".".join(str(part)[:_FIELD_PART_MAX] for part in path)
     return field, f"{field}: {fault['msg']}" if field else fault["msg"]
 
 
 def _refuse_constants(value: bytes) -> None:
-    """Pydantic's parser takes numbers that JSON does not have; the other readers of these bytes
-    would not.
-    """
+    """Refuses NaN and Infinity, which pydantic's parser accepts and other JSON parsers refuse."""
 
     def refuse(constant: str) -> None:
-        raise UndecodableError(f"Invalid JSON: {constant} is not a number that JSON has")
+        raise UndecodableError(f"Invalid JSON: {constant} is not a number in JSON")
 
     json.loads(value, parse_constant=refuse)
 
 
 def _are_finite(values: Iterable[Any]) -> bool:
-    """1e999 is JSON, and infinite once it is read. Every value of every event passes here, hence
-    the form.
+    """Whether no number among `values` is infinite, because Python reads the JSON number 1e999 as
+    infinity. The loop is written for speed, because every value of every event passes here.
     """
     for value in values:
         kind = type(value)

@@ -1,5 +1,5 @@
-"""What the kinds of events are made of: ids, labels, counts, and `Data`, which every kind
-extends.
+"""The types of the fields of events: ids, labels, counts. And `Data`, the base class of the data of
+every kind.
 """
 
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ EventId = Annotated[
 Id = Annotated[str, StringConstraints(min_length=1, max_length=100)]
 
 SESSION_ID_BYTES_MAX: Final = 1000
-"""A session's id may be made of others: of an app's, a user's and a framework's own."""
+"""A session id may join three ids: of an app, of a user and of a framework's session."""
 
 SessionId = Annotated[str, StringConstraints(min_length=1, max_length=SESSION_ID_BYTES_MAX)]
 UserId = Annotated[str, StringConstraints(max_length=500)]
@@ -26,7 +26,7 @@ DisplayName = Annotated[str, StringConstraints(max_length=500)]
 TurnId = Annotated[str, StringConstraints(max_length=200)]
 
 MESSAGE_ID_LENGTH_MAX: Final = 1000
-"""Gateways wrap the ids of providers into longer ones of their own."""
+"""Long, because gateways put the ids of providers into longer ids of their own."""
 
 MessageId = Annotated[str, StringConstraints(max_length=MESSAGE_ID_LENGTH_MAX)]
 
@@ -39,27 +39,26 @@ Labels = Annotated[
     ],
     Field(max_length=LABELS_MAX),
 ]
-"""Bounded, because the run record has the run's; more than that belongs into `metadata` or an
-event.
+"""Limited, because the run record holds the labels of a run. Larger data belong into `metadata` or
+into an event.
 """
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-"""Bounded, so that sums of them stay within what JSON's readers take."""
+"""Limited, so that sums of counts stay in the range that JSON readers accept."""
 
 
 _FIRST: Final = datetime(1, 1, 2, tzinfo=UTC)
 _END: Final = datetime(9998, 1, 1, tzinfo=UTC)
 
 
-def _has_neighbours(time: datetime) -> datetime:
+def _check_year(time: datetime) -> datetime:
     if not _FIRST <= time < _END:
         raise ValueError("a time is between the years 1 and 9997, in UTC")
     return time
 
 
-Time = Annotated[AwareDatetime, AfterValidator(_has_neighbours)]
-"""With an offset; so far from the calendar's ends that it can be told in any zone, and that a year
-can be added to it.
+Time = Annotated[AwareDatetime, AfterValidator(_check_year)]
+"""A time with a UTC offset. Its year leaves room to convert the time to any zone and to add a year.
 """
 
 TtlSeconds = Annotated[float, Field(gt=0, le=3_000_000_000, allow_inf_nan=False)]
@@ -67,7 +66,7 @@ TtlSeconds = Annotated[float, Field(gt=0, le=3_000_000_000, allow_inf_nan=False)
 
 
 class Data(BaseModel):
-    """What an event of one kind says."""
+    """The data of an event of one kind."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -77,9 +76,9 @@ StateKey = Annotated[str, StringConstraints(max_length=10_000)]
 StateDelta = Annotated[
     dict[StateKey, Any] | None, Field(max_length=10_000, exclude_if=lambda value: value is None)
 ]
-"""Changes of state by key: `app:` keys are shared by all users of an app, `user:` keys by all
-sessions of a user, all others are the session's own. A null is a value. `temp:` keys live for one
-call, and no reader takes them from an event.
+"""Changes of state by key. All users of an app share `app:` keys, and all sessions of a user share
+`user:` keys. `temp:` keys live for one call; readers ignore them in events. Every other key belongs
+to the session. A null is a value.
 """
 
 APP_PREFIX: Final = "app:"

@@ -1,21 +1,32 @@
 """Every error that Runfold raises on purpose.
 
-RunfoldError ├── InvalidEventError        the event breaks the contract; sending it again cannot
-help │   └── EventTooLargeError ├── InvalidIdError           an id is empty or too long for a topic
-name ├── InexpressibleError       a provider's request has no form for a part of the ledger ├──
-UndecodableError         bytes on a topic are not an event ├── RunNotFoundError ├── RunConflictError
-the run belongs to another agent ├── RunEndedError            the run has ended and the event was
-not marked late ├── SessionNotFoundError ├── SessionConflictError     the session id is taken ├──
-SessionEndedError        the session has ended: nothing is appended to it any more ├──
-BankNotFoundError ├── BankConflictError        the bank's id is taken ├── BankNotEmptyError        a
-bank with memories is deleted only by force ├── MemoryNotFoundError ├── MemoryConflictError      the
-memory's id is taken ├── MemoryChangedError       others kept changing the memory while it was
-changed here ├── RevisionNotFoundError ├── NoModelError             this needs a language model, and
-none is configured ├── GenerationFailedError    the language model refused, or its answer was none
-├── RejectedError            the log refused the event (an `expected_offset` that lost, a lifecycle
-change after the end) ├── NotYetVisibleError       a read waited for an offset and its deadline
-passed ├── UnavailableError         Kafka or MongoDB does not answer; retry └── ConfigurationError
-a broker or a setting is not what the design relies on
+RunfoldError
+├── InvalidEventError        the event breaks the contract; sending it again cannot help
+│   └── EventTooLargeError
+├── InvalidIdError           an id is empty or too long for a topic name
+├── InexpressibleError       a provider's request format cannot hold a part of the ledger
+├── UndecodableError         bytes on a topic are not an event
+├── RunNotFoundError
+├── RunConflictError         the run belongs to another agent or session
+├── RunEndedError            the run has ended and the event is not marked late
+├── SessionNotFoundError
+├── SessionConflictError     the session id is taken
+├── SessionEndedError        the session has ended; no event can be appended
+├── BankNotFoundError
+├── BankConflictError        the bank id is taken
+├── BankNotEmptyError        the bank still has memories; only a forced delete removes it
+├── MemoryNotFoundError
+├── MemoryConflictError      the memory id is taken
+├── MemoryChangedError       other writers changed the memory during every attempt
+├── RevisionNotFoundError
+├── NoModelError             the call needs a language model, and none is configured
+├── GenerationFailedError    the language model refused, or its answer cannot be used
+├── RejectedError            the log refused the event (a lost `expected_offset`, a lifecycle
+│                            change after the end)
+├── NotYetVisibleError       a read waited for an offset until its deadline
+├── UndecidedError           a memory's change is durable, but its outcome is not readable yet
+├── UnavailableError         Kafka or MongoDB does not answer; retry
+└── ConfigurationError       a broker or a setting does not meet a requirement of Runfold
 """
 
 from typing import ClassVar, Final
@@ -30,8 +41,10 @@ class RunfoldError(Exception):
 
 
 class InvalidEventError(RunfoldError):
-    """An event that no reader would accept. `field` is the dotted path to what is wrong, "" for the
-    whole, and `index` the event's place in its batch.
+    """An event that breaks the contract, so no reader would accept it.
+
+    `field` is the dotted path of the wrong field, "" if the event as a whole is wrong. `index` is
+    the position of the event in its batch, counted from 0, or None outside a batch.
     """
 
     def __init__(self, message: str, *, field: str = "", index: int | None = None) -> None:
@@ -45,18 +58,19 @@ class InvalidEventError(RunfoldError):
 
 
 class EventTooLargeError(InvalidEventError):
-    """An event or a batch that the topic would refuse. Sizes are bytes."""
+    """An event or a batch above the topic's `max.message.bytes`. `size` and `limit` are bytes."""
 
     def __init__(self, *, size: int, limit: int) -> None:
         super().__init__(
-            f"the record is {size:,} bytes long, the limit is {limit:,}: keep large content elsewhere and publish a reference"
+            f"the record has {size:,} bytes, the limit is {limit:,}: keep large content elsewhere and"
+            " publish a reference"
         )
         self.size = size
         self.limit = limit
 
 
 class InvalidIdError(RunfoldError):
-    """An id that cannot name a topic. `name` is the kind of id, `value` the id itself."""
+    """An id that cannot be part of a topic name. `name` is the kind of id, `value` the id."""
 
     def __init__(self, message: str, *, name: str, value: str) -> None:
         super().__init__(message)
@@ -65,12 +79,17 @@ class InvalidIdError(RunfoldError):
 
 
 class InexpressibleError(RunfoldError):
-    """A part that `provider` cannot be told. Encoding with `lossy="drop"` leaves it out and says
-    so.
+    """A part of the ledger that `provider`'s request format cannot hold.
+
+    `message_index` and `part_index` count from 0. Encoding with `lossy="drop"` omits such parts
+    and lists them in the request's `dropped`.
     """
 
     def __init__(self, provider: str, reason: str, *, message_index: int, part_index: int) -> None:
-        super().__init__(f"{provider} cannot express part {part_index} of message {message_index}: {reason}")
+        super().__init__(
+            f"{provider} cannot express part {part_index} of message {message_index}: {reason};"
+            ' lossy="drop" leaves the part out'
+        )
         self.provider = provider
         self.reason = reason
         self.message_index = message_index
@@ -78,10 +97,10 @@ class InexpressibleError(RunfoldError):
 
 
 class UndecodableError(RunfoldError):
-    """Bytes that are not an event of this contract. `reason` is one line, for the dead letter's
-    header.
+    """Bytes that are not an event of this contract. `reason` fits into one line of a header.
 
-    It may quote the bytes, which may be long; it is kept in a page beside them, so it is cut.
+    The reason may quote the bytes. It is stored in a page beside them, so it is cut at 1,000
+    characters.
     """
 
     def __init__(self, reason: str) -> None:
@@ -90,6 +109,8 @@ class UndecodableError(RunfoldError):
 
 
 class RunNotFoundError(RunfoldError):
+    """No run has this id."""
+
     def __init__(self, run_id: str) -> None:
         super().__init__(f"run {run_id!r} does not exist: open it first")
         self.run_id = run_id
@@ -107,55 +128,78 @@ class RunConflictError(RunfoldError):
 
 
 class RunEndedError(RunfoldError):
+    """The run has ended, and the event is not marked late."""
+
     def __init__(self, run_id: str) -> None:
-        super().__init__(f"run {run_id!r} has ended: mark the event late if it belongs to it all the same")
+        super().__init__(f"run {run_id!r} has ended: publish with late=true to add the event anyway")
         self.run_id = run_id
 
 
 class SessionNotFoundError(RunfoldError):
+    """No session has this id."""
+
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"session {session_id!r} does not exist")
+        super().__init__(f"session {session_id!r} does not exist: create it first")
         self.session_id = session_id
 
 
 class SessionConflictError(RunfoldError):
+    """The session id is taken."""
+
     def __init__(self, session_id: str) -> None:
         super().__init__(f"session {session_id!r} exists already: choose another id, or delete it first")
         self.session_id = session_id
 
 
 class SessionEndedError(RunfoldError):
+    """The session has ended, so no event can be appended to it."""
+
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"session {session_id!r} has ended: go on in a new one")
+        super().__init__(f"session {session_id!r} has ended: continue in a new session")
         self.session_id = session_id
 
 
 class BankNotFoundError(RunfoldError):
+    """No bank has this id."""
+
     def __init__(self, bank_id: str) -> None:
-        super().__init__(f"bank {bank_id!r} does not exist")
+        super().__init__(f"bank {bank_id!r} does not exist: create it first")
         self.bank_id = bank_id
 
 
 class BankConflictError(RunfoldError):
+    """The bank id is taken."""
+
     def __init__(self, bank_id: str) -> None:
         super().__init__(f"bank {bank_id!r} exists already: choose another id")
         self.bank_id = bank_id
 
 
 class BankNotEmptyError(RunfoldError):
+    """The bank still has memories, and the delete was not forced."""
+
     def __init__(self, bank_id: str) -> None:
-        super().__init__(f"bank {bank_id!r} is not empty: delete it by force, with all that is in it")
+        super().__init__(
+            f"bank {bank_id!r} is not empty: delete its memories first, or delete the bank with force=true"
+        )
         self.bank_id = bank_id
 
 
 class MemoryNotFoundError(RunfoldError):
+    """The bank has no memory of this id: none was created, or it was deleted or has expired."""
+
     def __init__(self, bank_id: str, memory_id: str) -> None:
-        super().__init__(f"memory {memory_id!r} of bank {bank_id!r} does not exist, or exists no more")
+        super().__init__(
+            f"memory {memory_id!r} of bank {bank_id!r} does not exist, or was deleted or has expired:"
+            " create it, or roll it back within 48 hours of its deletion"
+        )
         self.bank_id = bank_id
         self.memory_id = memory_id
 
 
 class MemoryConflictError(RunfoldError):
+    """The bank already has a memory of this id."""
+
     def __init__(self, bank_id: str, memory_id: str) -> None:
         super().__init__(
             f"memory {memory_id!r} of bank {bank_id!r} exists already: choose another id, or update it"
@@ -165,21 +209,25 @@ class MemoryConflictError(RunfoldError):
 
 
 class MemoryChangedError(RunfoldError):
+    """Other writers changed the memory during every attempt to change it."""
+
     retriable = True
 
     def __init__(self, bank_id: str, memory_id: str) -> None:
         super().__init__(
-            f"memory {memory_id!r} of bank {bank_id!r} was changed by others again and again: try again"
+            f"other writers changed memory {memory_id!r} of bank {bank_id!r} during every attempt: try again"
         )
         self.bank_id = bank_id
         self.memory_id = memory_id
 
 
 class RevisionNotFoundError(RunfoldError):
+    """The memory has no revision of this id, or the revision has expired."""
+
     def __init__(self, bank_id: str, memory_id: str, revision_id: str) -> None:
         super().__init__(
-            f"memory {memory_id!r} of bank {bank_id!r} has no revision {revision_id!r}, or has it no more: revisions expire,"
-            " those of a deleted memory after 48 hours"
+            f"memory {memory_id!r} of bank {bank_id!r} has no revision {revision_id!r}, or the revision has"
+            " expired (revisions of a deleted memory expire after 48 hours): list the memory's revisions"
         )
         self.bank_id = bank_id
         self.memory_id = memory_id
@@ -187,17 +235,20 @@ class RevisionNotFoundError(RunfoldError):
 
 
 class NoModelError(RunfoldError):
-    """Generating memories of conversations needs a language model."""
+    """Generating memories from conversations needs a language model, and none is configured."""
 
     def __init__(self) -> None:
         super().__init__(
-            "memories are generated of conversations by a language model, and none is configured: set RUNFOLD_GENERATION_MODEL"
-            " (for example openai:gpt-5-mini, with the provider's API key in its own variable)"
+            "generating memories from conversations needs a language model, and none is configured: set"
+            " RUNFOLD_GENERATION_MODEL (for example openai:gpt-5-mini) and the variable of the provider's"
+            " API key"
         )
 
 
 class GenerationFailedError(RunfoldError):
-    """The language model has no answer to this; asked the same again, it would have none either."""
+    """The language model refused or gave an answer that cannot be used. Asking again gives the
+    same.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"no memories were generated: {reason}")
@@ -205,7 +256,7 @@ class GenerationFailedError(RunfoldError):
 
 
 class RejectedError(RunfoldError):
-    """The event is in the log at `offset` and changes nothing there."""
+    """The event is in the log at `offset` and has no effect there."""
 
     def __init__(self, run_id: str, *, offset: int, reason: str) -> None:
         super().__init__(f"run {run_id!r} rejected the event at offset {offset}: {reason}")
@@ -215,13 +266,14 @@ class RejectedError(RunfoldError):
 
 
 class NotYetVisibleError(RunfoldError):
-    """The projections have not reached `min_offset` within the deadline (seconds)."""
+    """The projections did not reach `min_offset` within `timeout_seconds`."""
 
     retriable = True
 
     def __init__(self, run_id: str, *, min_offset: int, timeout_seconds: float) -> None:
         super().__init__(
-            f"run {run_id!r} was not projected to offset {min_offset} within {timeout_seconds} s: retry, or read with source=log"
+            f"run {run_id!r} was not projected to offset {min_offset} within {timeout_seconds} s: retry, or"
+            " read with source=log"
         )
         self.run_id = run_id
         self.min_offset = min_offset
@@ -229,20 +281,21 @@ class NotYetVisibleError(RunfoldError):
 
 
 class UndecidedError(RunfoldError):
-    """A change of a memory is durable, but what has become of it could not be read in time. Making
-    it again would make it twice.
+    """A change of a memory is durable, but its outcome was not readable in time. Repeating the
+    call would make the change twice.
     """
 
     def __init__(self, memory_id: str, *, reason: str) -> None:
         super().__init__(
-            f"the change of memory {memory_id!r} is recorded and will be seen, but not yet ({reason}): read it later, do not repeat it"
+            f"the change of memory {memory_id!r} is stored, but its outcome is not readable yet ({reason}):"
+            " read the memory later, and do not repeat the change"
         )
         self.memory_id = memory_id
         self.reason = reason
 
 
 class UnavailableError(RunfoldError):
-    """A server that we need does not answer. `server` is "Kafka", "MongoDB" or "The projector"."""
+    """A server does not answer. `server` names it, for example "Kafka" or "MongoDB"."""
 
     retriable = True
 
@@ -253,4 +306,6 @@ class UnavailableError(RunfoldError):
 
 
 class ConfigurationError(RunfoldError):
-    """What runs is not what was designed for; the message says what to change."""
+    """A broker, a setting or another server does not meet a requirement. The message says what to
+    change.
+    """

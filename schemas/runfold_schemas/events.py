@@ -1,8 +1,8 @@
 """The kinds of events, and the envelope that all of them share.
 
 An event is one immutable fact: an envelope (`Event`) around the data of its kind (`UserMessage`,
-`ToolCall`, ...). The names of kinds and data fields are Goa-AI's memory events where it has them.
-Unknown fields are kept as they came, so an older reader passes a newer writer's event on unharmed.
+`ToolCall`, ...). Kinds and data fields that Goa-AI's memory events also have use the same names.
+Unknown fields are kept, so an older reader passes a newer writer's event on unchanged.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,9 @@ from runfold_schemas.data import (
     Id,
     Labels,
     MessageId,
-    SessionId,
     StateDelta,
     Time,
     TurnId,
-    UserId,
 )
 from runfold_schemas.memories import (
     BankCreated,
@@ -35,6 +33,17 @@ from runfold_schemas.memories import (
     MemoryUpdated,
 )
 from runfold_schemas.messages import Base64, DocumentPart, ImagePart, Provider, ProviderData, UserPart
+from runfold_schemas.runs import (
+    PhaseChanged,
+    RunCanceled,
+    RunCompleted,
+    RunFailed,
+    RunLabeled,
+    RunOpened,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+)
 from runfold_schemas.sessions import (
     FrameworkEvent,
     SessionCreated,
@@ -42,26 +51,6 @@ from runfold_schemas.sessions import (
     SessionUpdated,
     StateChanged,
 )
-
-Status = Literal["pending", "running", "paused", "completed", "failed", "canceled"]
-Phase = Literal["prompted", "planning", "executing_tools", "synthesizing", "completed", "failed", "canceled"]
-
-ENDINGS: Final[Mapping[str, Status]] = {
-    "run_completed": "completed",
-    "run_failed": "failed",
-    "run_canceled": "canceled",
-}
-"""The kinds of events that end a run, where they are accepted, each with the status that it has
-then.
-"""
-
-LIFECYCLE: Final = frozenset(
-    {*ENDINGS, "run_opened", "run_started", "run_paused", "run_resumed", "phase_changed"}
-)
-"""The kinds that change a run's life: after its end they are refused."""
-
-ABOUT_THE_RUN: Final = LIFECYCLE | {"run_labeled"}
-"""The kinds that say something of the run itself, and nothing of what happened in it."""
 
 
 class SystemMessage(Data):
@@ -71,19 +60,17 @@ class SystemMessage(Data):
 
 
 class UserMessage(Data):
-    """What the user said; opens a user message of the ledger."""
+    """A message of the user. It begins a user message of the ledger."""
 
     message: str
     structured: Any = None
     parts: tuple[UserPart, ...] | None = None
-    """The message as the model gets it, where it is more than a text; `message` is then for people
-    to read.
-    """
+    """The message for the model, if it holds more than text. `message` is then for people only."""
 
 
 class AssistantMessage(Data):
-    """Text of the model. Deltas of a stream are events of this kind too: adjacent texts join, but
-    for those of different `content_index`, which are blocks of their own.
+    """Text of the model. Deltas of a stream are events of this kind too. Adjacent texts with the
+    same `content_index` join into one block.
     """
 
     message: str
@@ -93,8 +80,8 @@ class AssistantMessage(Data):
 
 
 class Thinking(Data):
-    """Reasoning of the model. A stream's deltas are not final; the final event carries the whole
-    text, signed or redacted.
+    """Reasoning of the model. The deltas of a stream are not final. The final event carries the
+    whole text, signed or redacted.
     """
 
     text: str = ""
@@ -106,8 +93,8 @@ class Thinking(Data):
 
 
 class ToolCall(Data):
-    """The model asks for a tool. `parent_tool_call_id` names the call within which an agent-as-tool
-    made this one.
+    """The model calls a tool. If an agent that is a tool itself made the call,
+    `parent_tool_call_id` names the call of that agent.
     """
 
     tool_call_id: str
@@ -118,8 +105,8 @@ class ToolCall(Data):
 
 
 class ToolResult(Data):
-    """What a tool answered. It is an error if `error` is there and not null (an empty string is
-    one).
+    """The answer of a tool. The tool failed if `error` is present and not null; an empty string
+    counts as an error.
     """
 
     tool_call_id: str
@@ -132,13 +119,13 @@ class ToolResult(Data):
 
 
 class PlannerNote(Data):
-    """A note of the planner; kept in the log and no part of the ledger."""
+    """A note of the planner. The log keeps it; the ledger does not contain it."""
 
     note: str
 
 
 class TokenUsage(Data):
-    """What one call of a model cost, in tokens; the run record adds them up."""
+    """The tokens of one call of a model. The run record adds them up."""
 
     model: str | None = None
     input_tokens: Count = 0
@@ -148,8 +135,8 @@ class TokenUsage(Data):
 
 
 class ProviderPart(Data):
-    """A block of a response that has no word here, as it came. One that is not `finished` is no
-    part of the ledger.
+    """A block of a response for which Runfold has no kind, unchanged. The ledger omits blocks that
+    are not `finished`.
     """
 
     content: Any
@@ -158,21 +145,19 @@ class ProviderPart(Data):
 
 
 class ResponseRecorded(Data):
-    """The end of a model's response, whose parts are the events with the same `message_id` before
-    this one.
-    """
+    """The end of a model's response. Its parts are the earlier events with the same `message_id`."""
 
     model: str | None = None
     stop_reason: str | None = None
-    """In the provider's word."""
+    """The reason in the provider's own word."""
     finished: bool = True
-    """False where the response broke off: what arrived is in the log."""
+    """False if the response broke off. The log then has the part that arrived."""
     faults: tuple[str, ...] = ()
-    """What was wrong with it, a sentence each."""
+    """One sentence for each defect of the response."""
 
 
 class StandIn(BaseModel):
-    """Another event in the place of one in the log: its kind and its data."""
+    """An event that takes the place of an amended event in the ledger: its kind and its data."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -209,73 +194,22 @@ _STAND_INS: Final[Mapping[str, type[StandInData]]] = {
 
 
 class EventAmended(Data):
-    """In the ledger the event at `offset` stands as `stand_ins`, or not at all: so a ledger is
-    repaired that no provider takes. The last amendment of an offset counts. What is amended is an
-    event as it was published, never an amendment."""
+    """The ledger has `stand_ins` in the place of the event at `offset`; without stand-ins the
+    ledger omits the event. Amendments repair ledgers that no provider accepts. The last amendment
+    of an offset counts. An amendment itself cannot be amended.
+    """
 
     offset: Count
     stand_ins: tuple[StandIn, ...] = ()
     reason: str
 
 
-class RunOpened(Data):
-    """The first event of a life of a run, at offset 0 of its topic."""
-
-    agent_id: Id
-    log_id: str
-    session_id: SessionId | None = None
-    user_id: UserId | None = None
-    """Whose `user:` state the run's events change. A run without a user changes none."""
-    status: Literal["pending", "running"] = "running"
-    labels: Labels = Field(default_factory=dict)
-
-
-class RunStarted(Data):
-    """A pending run runs."""
-
-
-class RunPaused(Data):
-    reason: str | None = None
-
-
-class RunResumed(Data):
-    pass
-
-
-class RunCompleted(Data):
-    pass
-
-
-class RunFailed(Data):
-    error: str
-
-
-class RunCanceled(Data):
-    reason: str | None = None
-
-
-class RunLabeled(Data):
-    """Labels of the run itself, merged over those it has. A run has 64 at most: further ones are
-    ignored.
-    """
-
-    labels: Labels
-    metadata: dict[str, Any] = Field(default_factory=dict)
-    """What the publisher wants to find again with its run, merged likewise; the log keeps it, the
-    run record does not.
-    """
-
-
-class PhaseChanged(Data):
-    phase: Phase
-
-
 DataT = TypeVar("DataT", bound=Data)
 
 
 class Event(BaseModel, Generic[DataT]):
-    """The envelope. `timestamp` is the producer's clock; order is the log's and never the
-    timestamps'.
+    """The envelope. `timestamp` comes from the producer's clock. The order of events is the order
+    of the log, never the order of timestamps.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -288,14 +222,14 @@ class Event(BaseModel, Generic[DataT]):
     turn_id: TurnId | None = None
     labels: Labels = Field(default_factory=dict)
     message_id: MessageId | None = None
-    """The provider's id of the assistant message that this event is a part of."""
+    """The provider's id of the assistant message that contains this event."""
     provider: Provider | None = None
-    """Whose response this event was recorded from; such a message keeps the provider's order of
-    parts.
+    """The provider of the response that this event was recorded from. Such a message keeps the
+    provider's order of parts.
     """
     expected_offset: Annotated[int, Field(ge=-1)] | None = None
-    """Accept this event only if no other was accepted behind this offset (-1: none at all), which
-    its publisher has seen.
+    """The last offset that the publisher has seen, -1 for none. The event is accepted only if no
+    other event was accepted after this offset.
     """
     state_delta: StateDelta = None
 
@@ -472,6 +406,6 @@ AnyEvent = (
     | BankUpdatedEvent
     | BankDeletedEvent
 )
-"""Every kind. A fold that matches on them ends with `assert_never`, so a new kind is a type error
-until it is folded.
+"""An event of any kind. Folds that match on kinds end with `assert_never`, so a new kind is a type
+error until each fold handles it.
 """

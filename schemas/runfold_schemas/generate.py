@@ -1,5 +1,5 @@
-"""Writes the contract's files beside the package: `python -m runfold_schemas.generate`, with
-`--check` to compare only.
+"""Writes the files of the contract beside the package: `python -m runfold_schemas.generate`. With
+`--check` it only compares them.
 """
 
 import json
@@ -18,7 +18,7 @@ FOLDER: Final = Path(__file__).parents[1]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The process's exit code: 1 if a file is not what would be generated."""
+    """Generates or checks the files. Returns the exit code: 1 if a checked file is not current."""
     if arguments == ["--check"]:
         return _report(stale_files())
     if arguments:
@@ -30,13 +30,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def generated_files() -> dict[str, str]:
-    """Each file's text by its name."""
+    """The text of each file, by the name of the file."""
     documents = {EVENT_SCHEMA_FILE: event_schema(), "asyncapi.json": asyncapi()}
     return {name: json.dumps(each, indent=2, ensure_ascii=False) + "\n" for name, each in documents.items()}
 
 
 def stale_files(folder: Path = FOLDER) -> list[Path]:
-    """The files that are missing or differ from what would be generated."""
+    """The files that are missing, or whose text is not the generated text."""
     paths = {folder / name: text for name, text in generated_files().items()}
     return [
         path for path, text in paths.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
@@ -44,7 +44,7 @@ def stale_files(folder: Path = FOLDER) -> list[Path]:
 
 
 def event_schema() -> dict[str, Any]:
-    """JSON Schema of a record's value: an event of any kind."""
+    """The JSON Schema of a record's value: an event of any kind."""
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "$id": "urn:runfold:event:1",
@@ -59,7 +59,7 @@ def event_adapter() -> TypeAdapter[AnyEvent]:
 
 
 class _FieldsWithoutTitles(GenerateJsonSchema):
-    """A title that repeats its field's name tells nothing."""
+    """Leaves out the titles of fields, because they repeat the fields' names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  # the answer is the same for all
         return False

@@ -1,8 +1,9 @@
-"""What happens to memories: facts in a scope, each change an event. `{prefix}.memories` orders the
-changes of a memory under its key, wherever they were published first.
+"""The kinds of events that change memories and banks. A memory is a fact in a scope, and each
+change of a memory is an event. The topic `{prefix}.memories` orders all changes of a memory under
+its key, also those that were first published on the topic of a run.
 
-Each change carries all that the memory holds afterwards, and what was decided about times when it
-was made: a fold asks no configuration and no clock.
+Each change carries the whole memory after the change and the times that apply to it. So a fold
+needs neither the bank's configuration nor a clock.
 """
 
 import json
@@ -23,13 +24,13 @@ from runfold_schemas.data import Count, Data, DisplayName, EventId, Id, Labels, 
 from runfold_schemas.sessions import joined
 
 NO_RUN: Final = "-"
-"""The `run_id` of events that no run has caused."""
+"""The `run_id` of events that no run caused."""
 
 REVISION_TTL: Final = timedelta(days=365)
-"""How long a revision is kept where nobody has said so."""
+"""How long a revision is kept by default."""
 
 RESTORABLE: Final = timedelta(hours=48)
-"""How long the revisions of a deleted memory are kept: for so long it can be rolled back."""
+"""How long the revisions of a deleted memory are kept, so how long it can be rolled back."""
 
 SCOPE_PAIRS_MAX: Final = 5
 
@@ -40,29 +41,29 @@ TopicLabel = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 ManagedTopic = Literal[
     "USER_PERSONAL_INFO", "USER_PREFERENCES", "KEY_CONVERSATION_DETAILS", "EXPLICIT_INSTRUCTIONS"
 ]
-"""Topics that every bank knows, by the names that Vertex AI gives them."""
+"""The topics that every bank has, with the names that Vertex AI gives them."""
 
 
 def _without_star(text: str) -> str:
     if "*" in text:
-        raise ValueError("a scope has no `*` in it: memories are found by their whole scope")
+        raise ValueError("a scope cannot contain `*`: scopes match exactly, not by patterns")
     return text
 
 
 _ScopeText = Annotated[str, StringConstraints(min_length=1, max_length=500), AfterValidator(_without_star)]
 
 Scope = Annotated[dict[_ScopeText, _ScopeText], Field(min_length=1, max_length=SCOPE_PAIRS_MAX)]
-"""Whom or what a memory is about: a user and an app, for example. It never changes."""
+"""The subject of a memory, for example a user and an app. The scope of a memory never changes."""
 
 
-class _Part(BaseModel):
-    """A part of a memory or of a bank's configuration; what it does not know it keeps."""
+class _OpenModel(BaseModel):
+    """A part of a memory or of a bank's configuration. It keeps unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
-class MemoryTopic(_Part):
-    """What kind of fact it is: one of the managed topics, or the label of one of the bank's own."""
+class MemoryTopic(_OpenModel):
+    """The kind of a fact: one of the managed topics, or the label of a topic of the bank."""
 
     managed: ManagedTopic | None = None
     custom: TopicLabel | None = None
@@ -74,8 +75,8 @@ class MemoryTopic(_Part):
         return self
 
 
-class Moment(_Part):
-    """A time as a value of metadata, which JSON could not tell from a text."""
+class Moment(_OpenModel):
+    """A time as a value of metadata. A plain string would be read as text."""
 
     timestamp: Time
 
@@ -89,15 +90,15 @@ Metadata = Annotated[
 ]
 
 
-class ExtractedMemory(_Part):
-    """What was found in a conversation before it was consolidated with what was known."""
+class ExtractedMemory(_OpenModel):
+    """A fact as the model extracted it from a conversation, before it was merged with memories."""
 
     fact: Fact
     context: str | None = None
 
 
-class Memory(_Part):
-    """All that a memory holds."""
+class Memory(_OpenModel):
+    """The content of a memory."""
 
     fact: Fact
     scope: Scope
@@ -109,54 +110,52 @@ class Memory(_Part):
 
 
 class MemoryChange(Data):
-    """What every change of a memory says. It leaves a revision, which has the event's id, unless
-    that is switched off.
+    """The fields of every change of a memory. A change leaves a revision with the event's id,
+    unless `leaves_revision` is false.
     """
 
     bank_id: Id
     memory_id: MemoryId
     based_on: EventId | None = None
-    """Accept this change only if that one was the memory's last: nothing that its publisher has not
-    seen is lost.
+    """The id of the last change that the publisher has seen. The new change is accepted only if
+    that change is still the memory's last, so it overwrites no unseen change.
     """
     leaves_revision: bool = True
     revision_labels: Labels = Field(default_factory=dict)
     revision_expires_at: Time | None = None
-    """By default 365 days after the event's timestamp."""
+    """When the revision expires; by default 365 days after the event's timestamp."""
     extracted: tuple[ExtractedMemory, ...] = ()
 
 
 class MemoryCreated(MemoryChange):
-    """A memory is there from here on, unless one of that id is."""
+    """The memory exists from this event on. Refused if a memory with this id exists."""
 
     memory: Memory
 
 
 class MemoryUpdated(MemoryChange):
-    """The memory holds this from here on. Refused of one that is not there, and where the scope is
-    another.
+    """The memory has this content from this event on. Refused if the memory does not exist or has
+    another scope.
     """
 
     memory: Memory
 
 
 class MemoryDeleted(MemoryChange):
-    """The memory is gone; what it was can be restored for 48 hours."""
+    """The memory is deleted. For 48 hours it can be rolled back to a revision."""
 
 
 class MemoryRolledBack(MemoryChange):
-    """The memory holds what it held after an earlier change; one that was deleted is there
-    again.
-    """
+    """The memory has the content of an earlier revision again. A deleted memory exists again."""
 
     memory: Memory
     revision_id: EventId
-    """Of the earlier change."""
+    """The id of the earlier change."""
 
 
 class GenerationRequested(Data):
-    """From what stands in this run's log from `first_offset` to before `end_offset`, memories are
-    to be generated.
+    """A request to generate memories from the events of this run's log, from `first_offset` up to
+    but not including `end_offset`.
     """
 
     bank_id: Id
@@ -165,18 +164,18 @@ class GenerationRequested(Data):
     end_offset: Count
     reason: Literal["request", "run_completed", "event_count", "fixed_interval", "idle_duration", "flush"]
     options: dict[str, Any] = Field(default_factory=dict)
-    """As the request had them, in our words: labels and times of the revisions, for example."""
+    """Options of the request, for example labels and expiry of the revisions."""
 
 
 class MemoriesGenerated(Data):
-    """What was learned, and has become of the memories of one scope: a generation's answers, all in
-    one event, so that they count together and once. Each is forwarded as an event of its own kind
-    with this event's id. No replay asks a model.
+    """The result of one generation: changes of the memories of one scope. All changes are in one
+    event, so they count together and once. Each change is forwarded as an event of its own kind
+    with this event's id. A replay reads this event and does not call the model again.
     """
 
     bank_id: Id
     trigger: EventId | None = None
-    """The event that asked for it."""
+    """The id of the event that requested the generation."""
     error: str | None = None
     """Why nothing was generated."""
     created: tuple[MemoryCreated, ...] = ()
@@ -189,43 +188,47 @@ class MemoriesGenerated(Data):
         yield from self.deleted
 
 
-class TopicConfig(_Part):
-    """A topic that the bank remembers: a managed one, or one of its own with what belongs to it."""
+class TopicConfig(_OpenModel):
+    """A topic of facts that the bank keeps: a managed topic, or its own with a description."""
 
     topic: MemoryTopic
     description: str = ""
 
 
-class Said(_Part):
-    """Something said in an example."""
+class ConversationMessage(_OpenModel):
+    """A message of an example conversation."""
 
     role: str = "user"
     text: str
 
 
-class ExampleMemory(_Part):
+class ExampleMemory(_OpenModel):
+    """A fact that the bank keeps of an example conversation."""
+
     fact: Fact
     topics: tuple[MemoryTopic, ...] = ()
 
 
-class Example(_Part):
-    """A conversation and what is to be remembered of it."""
+class Example(_OpenModel):
+    """A conversation, and the memories to generate from it."""
 
-    conversation: tuple[Said, ...]
+    conversation: tuple[ConversationMessage, ...]
     memories: tuple[ExampleMemory, ...] = ()
 
 
-class Customization(_Part):
-    """What is remembered in scopes of these keys; without keys, in all others."""
+class Customization(_OpenModel):
+    """Topics and examples for scopes with exactly these keys. A customization without keys applies
+    to all other scopes.
+    """
 
     scope_keys: tuple[str, ...] = ()
     topics: tuple[TopicConfig, ...] = ()
     examples: tuple[Example, ...] = ()
 
 
-class BankConfig(_Part):
-    """How a bank keeps its memories. Times to live in seconds; None: for ever, for revisions 365
-    days.
+class BankConfig(_OpenModel):
+    """The configuration of a bank. Times to live are in seconds. Without one, memories never expire
+    and revisions expire after 365 days.
     """
 
     display_name: DisplayName | None = None
@@ -239,37 +242,35 @@ class BankConfig(_Part):
     revision_ttl_seconds: TtlSeconds | None = None
     customizations: tuple[Customization, ...] = ()
     agents: tuple[Id, ...] = ()
-    """Whose runs are remembered when they complete."""
+    """The ids of agents. When one of their runs completes, memories are generated from it."""
     foreign: dict[str, Any] = Field(default_factory=dict)
-    """Configuration of another system's words that has no meaning here: it is given back as it
-    came.
-    """
+    """Configuration of another system that has no meaning for Runfold. It is returned unchanged."""
 
 
 class BankFact(Data):
-    """What every fact of a bank says."""
+    """The fields of every event about a bank."""
 
     bank_id: Id
 
 
 class BankCreated(BankFact):
-    """A bank is there from here on, unless one of that id is."""
+    """The bank exists from this event on. It has no effect if a bank with this id exists."""
 
     config: BankConfig
 
 
 class BankUpdated(BankFact):
-    """The bank has this configuration from here on."""
+    """The bank has this configuration from this event on."""
 
     config: BankConfig
     based_on: EventId | None = None
-    """Accept this only if that fact was the bank's last: nothing that its publisher has not seen is
-    lost.
+    """The id of the last event of the bank that the publisher has seen. The new configuration is
+    accepted only if that event is still the bank's last, so it overwrites no unseen change.
     """
 
 
 class BankDeleted(BankFact):
-    """The bank is gone. Its memories are deleted one by one before."""
+    """The bank is deleted. Its memories were deleted before, one by one."""
 
 
 def memory_key(bank_id: str, memory_id: str) -> str:
@@ -278,10 +279,10 @@ def memory_key(bank_id: str, memory_id: str) -> str:
 
 
 def bank_key(bank_id: str) -> str:
-    """The key of a bank's facts in `{prefix}.banks`."""
+    """The key of a bank's events in `{prefix}.banks`."""
     return f"bank:{bank_id}"
 
 
 def scope_text(scope: Mapping[str, str]) -> str:
-    """The scope as a text that is the same for the same pairs, in whatever order."""
+    """The scope as text. Equal scopes give equal texts, whatever the order of their pairs."""
     return json.dumps(scope, sort_keys=True, ensure_ascii=False)

@@ -1,5 +1,5 @@
-"""What a ledger holds: messages of ordered parts, in the form that is nobody's and every
-provider's.
+"""The messages of a ledger, each with its ordered parts, in a form that is independent of model
+providers.
 """
 
 from typing import Annotated, Any, Final, Literal, Self
@@ -9,52 +9,54 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 Role = Literal["system", "user", "assistant"]
 
 Provider = Literal["bedrock", "anthropic", "openai-chat", "openai-responses", "gemini"]
-"""A model provider's request and response format, by the name that it has everywhere here."""
+"""The name of a model provider's request and response format."""
 
 BASE64_PATTERN: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 Base64 = Annotated[str, StringConstraints(pattern=BASE64_PATTERN)]
 
 
-def _absent(value: Any) -> bool:
+def _is_none(value: Any) -> bool:
     return value is None
 
 
-ProviderData = Annotated[dict[str, Any] | None, Field(exclude_if=_absent)]
-"""What only one provider understands, as an object under that provider's name, handed back to it
-alone: a signature, the exact text of the arguments, the id of a reasoning item. What stands under
-other names is kept and given to nobody.
+ProviderData = Annotated[dict[str, Any] | None, Field(exclude_if=_is_none)]
+"""Data that only one provider understands, as an object under that provider's name: a signature,
+the exact text of arguments, the id of a reasoning item. Only that provider gets the object back.
+Objects under other names are kept and sent to no provider.
 """
 
 
-class _Part(BaseModel):
+class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class ThinkingPart(_Part):
-    """A provider's reasoning: text with the provider's signature over it, or bytes that only the
-    provider can read.
+class ThinkingPart(_Frozen):
+    """Reasoning of a model: text that the provider has signed, or bytes that only the provider can
+    read.
     """
 
     type: Literal["thinking"] = "thinking"
     text: str = ""
     signature: str = ""
     redacted: str | None = None
-    """Base64; where it is there, text and signature are empty."""
+    """Base64. If it is present, `text` and `signature` are empty."""
     index: int = 0
     final: bool = False
     provider_data: ProviderData = None
 
 
-class TextPart(_Part):
+class TextPart(_Frozen):
+    """Text of a message."""
+
     type: Literal["text"] = "text"
     text: str
     provider_data: ProviderData = None
 
 
-class ToolUsePart(_Part):
-    """The assistant asks for a tool. `id` is unique within its message only: real conversations
-    repeat ids.
+class ToolUsePart(_Frozen):
+    """The assistant calls a tool. `id` is unique within its message only, because real
+    conversations repeat ids.
     """
 
     type: Literal["tool_use"] = "tool_use"
@@ -64,14 +66,14 @@ class ToolUsePart(_Part):
     provider_data: ProviderData = None
 
 
-class _Media(_Part):
-    """Bytes, or a reference to them: exactly one of `data` and `url`."""
+class _Media(_Frozen):
+    """Bytes, or a reference to bytes: either `data` or `url`, never both."""
 
     media_type: str = ""
-    """IANA's name, as image/png. A reference may do without."""
-    data: Annotated[Base64 | None, Field(exclude_if=_absent)] = None
-    url: Annotated[str | None, Field(exclude_if=_absent)] = None
-    """https:, s3: or gs:; which of them a provider fetches is the provider's matter."""
+    """The IANA media type, for example image/png. Only `data` needs it."""
+    data: Annotated[Base64 | None, Field(exclude_if=_is_none)] = None
+    url: Annotated[str | None, Field(exclude_if=_is_none)] = None
+    """An https:, s3: or gs: URL. Each provider decides which of them it fetches."""
     provider_data: ProviderData = None
 
     @model_validator(mode="after")
@@ -84,16 +86,20 @@ class _Media(_Part):
 
 
 class ImagePart(_Media):
+    """An image."""
+
     type: Literal["image"] = "image"
 
 
 class DocumentPart(_Media):
+    """A document, for example a PDF file."""
+
     type: Literal["document"] = "document"
     name: str = ""
 
 
-class ToolResultPart(_Part):
-    """What a tool answered, in the user message right after the message that asked."""
+class ToolResultPart(_Frozen):
+    """The answer of a tool, in the user message right after the message with the call."""
 
     type: Literal["tool_result"] = "tool_result"
     tool_use_id: str
@@ -102,12 +108,12 @@ class ToolResultPart(_Part):
     attachments: Annotated[
         tuple[ImagePart | DocumentPart, ...], Field(exclude_if=lambda value: not value)
     ] = ()
-    """Behind the content, in this order."""
+    """Images and documents that follow the content, in this order."""
 
 
-class OpaquePart(_Part):
-    """A block of a provider's response that has no word here. It goes back to that provider as it
-    came, and to no other.
+class OpaquePart(_Frozen):
+    """A block of a provider's response for which Runfold has no part. Only that provider gets it
+    back, unchanged.
     """
 
     type: Literal["opaque"] = "opaque"
@@ -121,11 +127,13 @@ Part = Annotated[
 ]
 
 UserPart = Annotated[TextPart | ImagePart | DocumentPart, Field(discriminator="type")]
-"""What a user may say in one message."""
+"""The parts that a message of the user may contain."""
 
 PROVIDERS: Final[tuple[Provider, ...]] = ("bedrock", "anthropic", "openai-chat", "openai-responses", "gemini")
 
 
-class Message(_Part):
+class Message(_Frozen):
+    """One message of a ledger."""
+
     role: Role
     parts: tuple[Part, ...]

@@ -1,5 +1,7 @@
-"""What happens to sessions. Their own facts stand in `{prefix}.sessions`, whose order decides them;
-what is said and done in a session stands in the log of its run.
+"""The kinds of events that create, change and delete sessions, and helpers for their ids.
+
+The topic `{prefix}.sessions` orders these events. The conversation of a session is in the log of
+the session's run.
 """
 
 from typing import Any, Literal
@@ -10,30 +12,31 @@ from pydantic import Field
 from runfold_schemas.data import Data, DisplayName, Id, Labels, LogId, SessionId, Time, UserId
 
 Framework = Literal["adk", "openai-agents", "vertex"]
-"""An agent framework whose events are kept as they are."""
+"""An agent framework whose events are stored unchanged."""
 
 
 class FrameworkEvent(Data):
-    """An event of an agent framework, whole and in the framework's own form. The ledger has what it
-    says.
+    """A whole event of an agent framework, in the framework's own form. The ledger contains its
+    messages.
     """
 
     framework: Framework
     body: dict[str, Any]
     unset: tuple[str, ...] = ()
-    """Paths in `body` (`actions`, `content/parts/0/thought`) of what the framework filled in by
-    itself, where it tells.
+    """Paths in `body` of values that are the framework's defaults, if the framework tells:
+    `actions`, `content/parts/0/thought`.
     """
 
 
 class StateChanged(Data):
-    """Nothing but the state changed: `state_delta` says how."""
+    """Only the state changed. `state_delta` has the changes."""
 
 
 class SessionCreated(Data):
-    """A session is there from here on, unless one of that id is already. Its own log is that of the
-    event's run, whose opening holds the first state; the run's id is the log's as a UUID, so that
-    nobody can name another's run.
+    """The session exists from this event on. It has no effect if a session with this id exists.
+
+    The session's events are in the log of the event's run; the opening of that run holds the first
+    state. The id of the run is `log_id` as a UUID, so no creator can claim the run of another.
     """
 
     session_id: SessionId
@@ -46,7 +49,7 @@ class SessionCreated(Data):
 
 
 class SessionUpdated(Data):
-    """What is given changes: labels are merged over those there are, an expiry is set."""
+    """The fields that are not null change. Labels are merged over the labels of the session."""
 
     session_id: SessionId
     labels: Labels = Field(default_factory=dict)
@@ -55,18 +58,20 @@ class SessionUpdated(Data):
 
 
 class SessionDeleted(Data):
-    """The session is gone, with its runs. Its id may be taken again; this says nothing of the next
-    session of that id.
+    """The session and its runs are deleted. The id can be used again; this event has no effect on
+    the next session with the id.
     """
 
     session_id: SessionId
     expires_at: Time | None = None
-    """Only if this is when the session expires: somebody may have given it more time meanwhile."""
+    """If present, the session is deleted only if it still expires at this time. A client may have
+    prolonged it meanwhile.
+    """
 
 
 def joined(*parts: str) -> str:
-    """One id made of several, so that no two lists of parts make the same: `a/b` of `a` and `b`,
-    with `%` and `/` escaped.
+    """One id that joins `parts` with `/`: `a/b` for `a` and `b`. `%` and `/` in a part are escaped,
+    so different parts never give the same id.
     """
     return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
 
@@ -77,27 +82,27 @@ def parted(id_: str) -> tuple[str, ...]:
 
 
 def session_run_id(log_id: str) -> str:
-    """The id of the run whose log is a session's own."""
+    """The id of a session's own run, given the id of its log."""
     return str(UUID(log_id))
 
 
 def is_session_run(run_id: str, log_id: str) -> bool:
-    """Whether the run was opened with a session, to hold what is said in it."""
+    """Whether the run is a session's own run, which holds the session's events."""
     return run_id.replace("-", "") == log_id
 
 
 def session_key(session_id: str) -> str:
-    """The key of a session's own facts in `{prefix}.sessions`."""
+    """The key of a session's events in `{prefix}.sessions`."""
     return f"session:{session_id}"
 
 
 def app_scope(app: str) -> str:
-    """The state that all users of an app share: its name in MongoDB, and the key of its changes in
-    `{prefix}.sessions`.
+    """The scope of the state that all users of an app share: its name in MongoDB, and the key of
+    its changes in `{prefix}.sessions`.
     """
     return f"app:{app}"
 
 
 def user_scope(app: str, user: str) -> str:
-    """The state that all sessions of a user of an app share; a name and key likewise."""
+    """The scope of the state that all sessions of a user of an app share."""
     return f"user:{joined(app, user)}"

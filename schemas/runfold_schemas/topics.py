@@ -1,8 +1,8 @@
-"""Names of topics, and the limits that a topic puts on a record.
+"""Names of topics, and the limits of topics for records.
 
-A topic's name may hold `[A-Za-z0-9._-]` and 249 bytes, and Kafka treats `.` and `_` as equal when
-it looks for collisions. So ids are escaped to `[A-Za-z0-9-]` with `_xx` for any other byte, and `.`
-only joins the parts.
+Kafka allows `[A-Za-z0-9._-]` and 249 bytes in the name of a topic, and treats `.` and `_` as equal
+when it looks for collisions. So ids are escaped: `[A-Za-z0-9-]` stays, and any other byte becomes
+`_xx`. `.` only joins the parts of a name.
 """
 
 import re
@@ -12,25 +12,26 @@ from runfold_schemas.data import SESSION_ID_BYTES_MAX
 from runfold_schemas.errors import InvalidIdError
 
 ID_BYTES_MAX: Final = 100
-"""The longest id, in UTF-8 bytes."""
+"""The maximal length of an id, in UTF-8 bytes."""
 
 TOPIC_BYTES_MAX: Final = 249
-"""Kafka's limit on the name of a topic."""
+"""Kafka's limit for the name of a topic."""
 
 RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
 """`max.message.bytes` of a run's topic: the largest record batch, in bytes."""
 
 DEAD_LETTER_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
-"""A dead letter carries the whole record and says why."""
+"""`max.message.bytes` of the dead letters: a dead letter holds a whole record and the reason."""
 
 CATALOG_PARTITIONS: Final = 12
-"""Of the topics that runs share as well: who owns a partition of the catalog folds the same one of
-theirs.
+"""The number of partitions of the catalog and of each topic that runs share. The projector that
+owns a partition of the catalog also folds the partitions of the same number of the shared topics.
 """
 
 PARK_SECONDS_MIN: Final = 10.0
-"""The shortest time that a run stays tailed after its last record or bell. Publishers rely on it:
-one that has been silent for half of it rings again before it publishes (see `runfold.client`)."""
+"""The shortest time for which a projector tails a run after its last record or bell. Publishers
+rely on it: after half of this time without a publish they ring before the next (`runfold.client`).
+"""
 
 _ESCAPED = re.compile(rb"[^A-Za-z0-9-]")
 _ESCAPE_SIGN = re.compile(r"_([0-9a-f]{2})")
@@ -38,7 +39,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9-]{1,32}")
 
 
 class Partition(NamedTuple):
-    """A partition of a topic. It equals the drivers' own pairs of the same two values."""
+    """A partition of a topic. It compares equal to the drivers' own tuples of the same values."""
 
     topic: str
     partition: int
@@ -54,7 +55,7 @@ class RunTopic(NamedTuple):
 class Topics:
     """The names of all topics under one prefix.
 
-    Raises `InvalidIdError` for a prefix or an id that cannot be in a name.
+    Raises `InvalidIdError` for a prefix or an id that cannot be part of a name.
     """
 
     def __init__(self, prefix: str = "runfold") -> None:
@@ -74,19 +75,21 @@ class Topics:
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The topics that order what runs share."""
+        """The topics that runs share: sessions with shared state, memories, and banks."""
         return self.sessions, self.memories, self.banks
 
     def deciding(self, key: str) -> str:
-        """The topic that orders what is changed under this key."""
+        """The topic whose order decides the changes under this key."""
         kinds = {"memory": self.memories, "bank": self.banks}
         return kinds.get(key.partition(":")[0], self.sessions)
 
     def run(self, run_id: str, log_id: str) -> str:
+        """The topic of one life of a run."""
         name = f"{self.run_prefix}{escape(check_id(run_id, name='run_id'))}.{log_id}"
         if len(name) > TOPIC_BYTES_MAX:
             raise InvalidIdError(
-                f"run_id {run_id!r} is too long: its topic's name would have {len(name)} bytes, Kafka allows {TOPIC_BYTES_MAX}"
+                f"run_id {run_id!r} is too long: its topic's name would have {len(name)} bytes, Kafka"
+                f" allows {TOPIC_BYTES_MAX}"
                 " (each byte outside A-Z, a-z, 0-9 and - counts three times)",
                 name="run_id",
                 value=run_id,
@@ -94,22 +97,24 @@ class Topics:
         return name
 
     def parse_run(self, topic: str) -> RunTopic | None:
-        """The run and life that `topic` belongs to; None if it is no run's topic of this prefix."""
+        """The run and the life that `topic` belongs to. None if it is not the topic of a run under
+        this prefix.
+        """
         if not topic.startswith(self.run_prefix):
             return None
         escaped, _, log_id = topic.removeprefix(self.run_prefix).rpartition(".")
-        # Others may have made a topic below our prefix: one that we would not have named so is not
-        # ours.
+        # Another program may have created a topic with this prefix. A name that `run` would not
+        # give is no topic of a run.
         try:
-            found = RunTopic(unescape(escaped), log_id)
-            return found if log_id and self.run(*found) == topic else None
+            run = RunTopic(unescape(escaped), log_id)
+            return run if log_id and self.run(*run) == topic else None
         except (UnicodeError, InvalidIdError):
             return None
 
 
 def check_id(value: str, *, name: str, bytes_max: int = ID_BYTES_MAX) -> str:
-    """`value` itself, or `InvalidIdError`: an id is 1 to 100 bytes of UTF-8 without a NUL, unless
-    more are allowed.
+    """`value` itself, if it has 1 to `bytes_max` bytes of UTF-8 and no NUL. Otherwise raises
+    `InvalidIdError`. `name` is the kind of id.
     """
     try:
         size = len(value.encode())
@@ -120,20 +125,22 @@ def check_id(value: str, *, name: str, bytes_max: int = ID_BYTES_MAX) -> str:
     if not 0 < size <= bytes_max:
         raise InvalidIdError(f"{name} has {size} bytes; 1 to {bytes_max} are allowed", name=name, value=value)
     if "\0" in value:
-        raise InvalidIdError(f"{name} holds a NUL", name=name, value=value)
+        raise InvalidIdError(f"{name} contains a NUL character", name=name, value=value)
     return value
 
 
 def check_session_id(value: str) -> str:
-    """`value` itself, or `InvalidIdError`: a session's id has up to 1,000 bytes, since it may be
-    made of several.
+    """`value` itself, if it has 1 to 1,000 bytes. Otherwise raises `InvalidIdError`. The limit is
+    high, because a session id may join several ids.
     """
     return check_id(value, name="session_id", bytes_max=SESSION_ID_BYTES_MAX)
 
 
 def escape(text: str) -> str:
+    """`text` with each byte outside `[A-Za-z0-9-]` as `_xx`."""
     return _ESCAPED.sub(lambda match: b"_%02x" % match[0][0], text.encode()).decode("ascii")
 
 
 def unescape(text: str) -> str:
+    """The text that `escape` was given."""
     return _ESCAPE_SIGN.sub(lambda match: chr(int(match[1], 16)), text).encode("latin-1").decode()

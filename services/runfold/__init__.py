@@ -23,18 +23,9 @@ from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
     EventAmended,
-    PhaseChanged,
     PlannerNote,
     ProviderPart,
     ResponseRecorded,
-    RunCanceled,
-    RunCompleted,
-    RunFailed,
-    RunLabeled,
-    RunOpened,
-    RunPaused,
-    RunResumed,
-    RunStarted,
     SystemMessage,
     Thinking,
     TokenUsage,
@@ -43,6 +34,17 @@ from runfold_schemas.events import (
     UserMessage,
 )
 from runfold_schemas.messages import DocumentPart, ImagePart, Message, Provider, TextPart
+from runfold_schemas.runs import (
+    PhaseChanged,
+    RunCanceled,
+    RunCompleted,
+    RunFailed,
+    RunLabeled,
+    RunOpened,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+)
 
 __all__ = [
     "AnyEvent",

@@ -1,4 +1,4 @@
-"""UUIDv7 (RFC 9562, section 5.7): ids that sort by the millisecond of their making."""
+"""UUIDv7 (RFC 9562, section 5.7): ids that sort by the millisecond in which they were made."""
 
 import os
 import time

@@ -24,10 +24,10 @@ from runfold_projections.run import RunRecord, fold
 from runfold_schemas.codec import new_data, parse_event
 from runfold_schemas.data import Data
 from runfold_schemas.errors import InvalidEventError, RunEndedError, RunNotFoundError
-from runfold_schemas.events import (
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.runs import (
     ABOUT_THE_RUN,
     ENDINGS,
-    AnyEvent,
     RunCanceled,
     RunCompleted,
     RunFailed,

@@ -9,12 +9,8 @@ from runfold.store.pages import BYTES_MAX, EVENTS_MAX, Page, PageStore, pages_of
 from runfold_projections.admission import Admitted
 from runfold_schemas.codec import Record
 from runfold_schemas.errors import UnavailableError
-from runfold_schemas.events import (
-    AssistantMessage,
-    RunCompleted,
-    RunOpened,
-    UserMessage,
-)
+from runfold_schemas.events import AssistantMessage, UserMessage
+from runfold_schemas.runs import RunCompleted, RunOpened
 
 LOG, OTHER = "0" * 31 + "1", "0" * 31 + "2"
 

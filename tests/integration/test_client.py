@@ -9,15 +9,8 @@ import pytest
 from runfold.client.run import Run
 from runfold.client.runfold import Runfold
 from runfold_schemas.errors import InvalidEventError, RejectedError
-from runfold_schemas.events import (
-    PhaseChanged,
-    PlannerNote,
-    RunCanceled,
-    RunCompleted,
-    RunFailed,
-    RunPaused,
-    UserMessage,
-)
+from runfold_schemas.events import PlannerNote, UserMessage
+from runfold_schemas.runs import PhaseChanged, RunCanceled, RunCompleted, RunFailed, RunPaused
 
 HELLO = UserMessage(message="hello")
 

@@ -15,7 +15,7 @@ from runfold.store.database import connect
 from runfold.store.editions import Editions, new_edition
 from runfold.store.runs import RunFilter, RunState, RunStore
 from runfold_projections.run import RunRecord
-from runfold_schemas.events import Status
+from runfold_schemas.runs import Status
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -7,8 +7,8 @@ from tests.builders import event, event_id
 from tests.records import admit, logs, modest, portions, record, records, restored
 
 from runfold_projections.admission import Admission, Admitted
-from runfold_schemas.events import (
-    AssistantMessage,
+from runfold_schemas.events import AssistantMessage, TokenUsage, ToolResult, UserMessage
+from runfold_schemas.runs import (
     PhaseChanged,
     RunCanceled,
     RunCompleted,
@@ -18,9 +18,6 @@ from runfold_schemas.events import (
     RunPaused,
     RunResumed,
     RunStarted,
-    TokenUsage,
-    ToolResult,
-    UserMessage,
 )
 
 OPENED = RunOpened(agent_id="a", log_id="l")

@@ -23,8 +23,9 @@ from runfold_schemas.codec import (
     parse_event,
 )
 from runfold_schemas.errors import InvalidEventError, UndecodableError
-from runfold_schemas.events import AssistantMessage, RunLabeled, ToolCall, ToolResult, UserMessage
+from runfold_schemas.events import AssistantMessage, ToolCall, ToolResult, UserMessage
 from runfold_schemas.messages import TextPart
+from runfold_schemas.runs import RunLabeled
 
 scalars = st.one_of(
     st.none(),
@@ -392,7 +393,9 @@ def test_headers_that_contradict_the_event_make_it_undecodable(wrong):
 def test_names_of_kinds_are_checked_together():
     assert event_types(["thinking", "tool_call", "thinking"]) == {"thinking", "tool_call"}
 
-    with pytest.raises(InvalidEventError, match="unknown event type 'dream'; known are assistant_message, "):
+    with pytest.raises(
+        InvalidEventError, match="unknown event type 'dream'; the types are assistant_message, "
+    ):
         event_types(["thinking", "dream"])
 
 

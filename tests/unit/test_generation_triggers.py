@@ -17,8 +17,9 @@ from runfold.generation.triggers import (
 )
 from runfold_projections.admission import Admitted
 from runfold_schemas.codec import Record
-from runfold_schemas.events import AnyEvent, RunLabeled, RunOpened
+from runfold_schemas.events import AnyEvent
 from runfold_schemas.memories import GenerationRequested, MemoriesGenerated
+from runfold_schemas.runs import RunLabeled, RunOpened
 
 TRIGGER, AGAIN = event_id(70_000), event_id(70_001)
 SECOND = 1_000

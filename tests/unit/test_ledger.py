@@ -12,16 +12,7 @@ from runfold_projections.ledger import Ledger, build_messages_from_events
 from runfold_schemas.data import Data
 from runfold_schemas.events import (
     AssistantMessage,
-    PhaseChanged,
     PlannerNote,
-    RunCanceled,
-    RunCompleted,
-    RunFailed,
-    RunLabeled,
-    RunOpened,
-    RunPaused,
-    RunResumed,
-    RunStarted,
     SystemMessage,
     Thinking,
     TokenUsage,
@@ -30,6 +21,17 @@ from runfold_schemas.events import (
     UserMessage,
 )
 from runfold_schemas.messages import Message, Part, TextPart, ThinkingPart, ToolResultPart, ToolUsePart
+from runfold_schemas.runs import (
+    PhaseChanged,
+    RunCanceled,
+    RunCompleted,
+    RunFailed,
+    RunLabeled,
+    RunOpened,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+)
 
 
 def test_results_that_add_nothing_leave_the_assistant_message_open():

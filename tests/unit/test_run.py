@@ -11,10 +11,9 @@ from tests.records import ONE_OF_EACH, admit, logs, modest, portions, record, re
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, TokenTotals, fold
 from runfold_schemas.data import Data
-from runfold_schemas.events import (
-    AssistantMessage,
+from runfold_schemas.events import AssistantMessage, PlannerNote, TokenUsage, UserMessage
+from runfold_schemas.runs import (
     PhaseChanged,
-    PlannerNote,
     RunCanceled,
     RunCompleted,
     RunFailed,
@@ -23,8 +22,6 @@ from runfold_schemas.events import (
     RunPaused,
     RunResumed,
     RunStarted,
-    TokenUsage,
-    UserMessage,
 )
 
 EMPTY = RunRecord(run_id="run-1")

@@ -7,7 +7,8 @@ from tests.records import modest
 
 from runfold_projections.state import forwards, own_keys, without_temporary
 from runfold_schemas.codec import decode, encode
-from runfold_schemas.events import PlannerNote, RunOpened
+from runfold_schemas.events import PlannerNote
+from runfold_schemas.runs import RunOpened
 from runfold_schemas.sessions import StateChanged, app_scope, user_scope
 
 NOTE = PlannerNote(note="n")

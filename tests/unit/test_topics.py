@@ -108,7 +108,7 @@ def test_an_id_of_the_most_bytes_is_taken_and_one_more_is_refused_with_both_numb
 
 @pytest.mark.parametrize(
     ("value", "reason"),
-    [("", "has 0 bytes"), ("a\0b", "holds a NUL"), ("\ud800", "is not valid Unicode")],
+    [("", "has 0 bytes"), ("a\0b", "contains a NUL"), ("\ud800", "is not valid Unicode")],
 )
 def test_an_id_that_cannot_be_one_says_why(value, reason):
     with pytest.raises(InvalidIdError, match=f"^session_id {reason}"):

@@ -18,13 +18,13 @@ from runfold_projections.memory import BankRecord, MemoryRecord, Revision
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import (
     BankConfig,
+    ConversationMessage,
     Customization,
     Example,
     ExampleMemory,
     Memory,
     MemoryTopic,
     Moment,
-    Said,
     TopicConfig,
 )
 
@@ -76,7 +76,9 @@ def test_metadata_is_on_the_wire_what_it_is_here(metadata: dict[str, Any]):
 topics = st.sampled_from([MemoryTopic(managed="USER_PREFERENCES"), MemoryTopic(custom="drinks")])
 examples = st.builds(
     Example,
-    conversation=st.lists(st.builds(Said, role=st.sampled_from(["user", "model"])), max_size=2).map(tuple),
+    conversation=st.lists(
+        st.builds(ConversationMessage, role=st.sampled_from(["user", "model"])), max_size=2
+    ).map(tuple),
     memories=st.lists(
         st.builds(ExampleMemory, fact=st.text(min_size=1), topics=st.lists(topics, max_size=2).map(tuple)),
         max_size=2,

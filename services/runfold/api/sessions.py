@@ -67,7 +67,8 @@ from runfold.ingest.requests import EVENTS_BODY
 from runfold.query.parameters import Cursor, EndOffset, FirstOffset, Limit, SessionId, run_filter
 from runfold_schemas.codec import event_types
 from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RejectedError, SessionConflictError
-from runfold_schemas.events import LIFECYCLE, AnyEvent
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.runs import LIFECYCLE
 
 _LIMIT: Final = 100
 

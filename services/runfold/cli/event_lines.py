@@ -11,18 +11,9 @@ from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
     EventAmended,
-    PhaseChanged,
     PlannerNote,
     ProviderPart,
     ResponseRecorded,
-    RunCanceled,
-    RunCompleted,
-    RunFailed,
-    RunLabeled,
-    RunOpened,
-    RunPaused,
-    RunResumed,
-    RunStarted,
     SystemMessage,
     Thinking,
     TokenUsage,
@@ -31,6 +22,17 @@ from runfold_schemas.events import (
     UserMessage,
 )
 from runfold_schemas.memories import BankFact, GenerationRequested, MemoriesGenerated, MemoryChange
+from runfold_schemas.runs import (
+    PhaseChanged,
+    RunCanceled,
+    RunCompleted,
+    RunFailed,
+    RunLabeled,
+    RunOpened,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+)
 from runfold_schemas.sessions import (
     FrameworkEvent,
     SessionCreated,

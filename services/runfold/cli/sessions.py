@@ -7,7 +7,7 @@ from rich.text import Text
 from runfold import Runfold
 from runfold.client.session import Session
 from runfold.settings import Settings
-from runfold_schemas.events import ABOUT_THE_RUN
+from runfold_schemas.runs import ABOUT_THE_RUN
 
 _UNLIMITED_WIDTH = 10_000
 """The width of a table that is not printed to a terminal: nothing in it is cut."""

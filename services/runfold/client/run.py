@@ -40,10 +40,11 @@ from runfold_schemas.errors import (
     RunEndedError,
     UndecodableError,
 )
-from runfold_schemas.events import (
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.messages import Message, Provider
+from runfold_schemas.runs import (
     ENDINGS,
     LIFECYCLE,
-    AnyEvent,
     RunCanceled,
     RunCompleted,
     RunFailed,
@@ -52,7 +53,6 @@ from runfold_schemas.events import (
     RunResumed,
     RunStarted,
 )
-from runfold_schemas.messages import Message, Provider
 from runfold_schemas.topics import RECORD_BYTES_MAX, Topics
 
 ChunkT = TypeVar("ChunkT")

@@ -32,7 +32,7 @@ from runfold_schemas.errors import (
     RunfoldError,
     RunNotFoundError,
 )
-from runfold_schemas.events import RunOpened
+from runfold_schemas.runs import RunOpened
 from runfold_schemas.topics import check_id, check_session_id
 
 

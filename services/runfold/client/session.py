@@ -9,7 +9,8 @@ from runfold.client.run import Position
 from runfold_projections.run import RunRecord
 from runfold_projections.session import SessionRecord
 from runfold_schemas.data import Data
-from runfold_schemas.events import ENDINGS, AnyEvent
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.runs import ENDINGS
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from runfold_projections.run import RunRecord, fold
 from runfold_projections.session import SessionRecord, SharedFold, life_of
 from runfold_projections.state import own_changes
 from runfold_schemas.errors import InvalidEventError, InvalidIdError
-from runfold_schemas.events import ABOUT_THE_RUN, AnyEvent
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.runs import ABOUT_THE_RUN
 from runfold_schemas.sessions import app_scope, session_key, user_scope
 from runfold_schemas.topics import CATALOG_PARTITIONS, Partition, Topics
 

@@ -49,7 +49,8 @@ from runfold_schemas.errors import (
     SessionNotFoundError,
     UnavailableError,
 )
-from runfold_schemas.events import AnyEvent, RunCanceled, RunOpened
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.runs import RunCanceled, RunOpened
 from runfold_schemas.sessions import (
     SessionCreated,
     SessionDeleted,

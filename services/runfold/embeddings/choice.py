@@ -19,7 +19,8 @@ def embedder_of(settings: Settings) -> Embedder:
         return _endpoint(settings.embedding_url, settings)
     if settings.embedding_api_key is not None:
         _log.warning(
-            "RUNFOLD_EMBEDDING_API_KEY is not used: without RUNFOLD_EMBEDDING_URL the model on this machine is"
+            "RUNFOLD_EMBEDDING_API_KEY is not used: without RUNFOLD_EMBEDDING_URL the model on this"
+            " machine is"
         )
     return LocalEmbedder()
 

@@ -131,8 +131,10 @@ class OpenAICompatibleEmbedder:
             [self.dimensions] = found
         if found != {self.dimensions}:
             raise ConfigurationError(
-                f"the embedding endpoint gave vectors of {' and '.join(map(str, sorted(found)))} dimensions instead of"
-                f" {self.dimensions or 'one length'}: check RUNFOLD_EMBEDDING_MODEL and RUNFOLD_EMBEDDING_DIMENSIONS"
+                f"the embedding endpoint gave vectors of {' and '.join(map(str, sorted(found)))}"
+                " dimensions instead of"
+                f" {self.dimensions or 'one length'}: check RUNFOLD_EMBEDDING_MODEL and"
+                " RUNFOLD_EMBEDDING_DIMENSIONS"
             )
 
 

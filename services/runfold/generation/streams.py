@@ -25,7 +25,8 @@ from runfold.generation.triggers import STREAM, StreamSettings, TriggerRule, due
 from runfold_projections.memory import BankRecord
 from runfold_schemas.codec import first_fault, new_data
 from runfold_schemas.errors import InvalidEventError, RejectedError, UnavailableError
-from runfold_schemas.events import AnyEvent, RunLabeled
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.runs import RunLabeled
 
 _log = logging.getLogger(__name__)
 

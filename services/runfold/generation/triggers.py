@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from runfold.generation.options import GenerationOptions
 from runfold_projections.admission import Admitted
-from runfold_schemas.events import AnyEvent, RunCanceled, RunCompleted, RunFailed, RunLabeled
+from runfold_schemas.events import AnyEvent
 from runfold_schemas.memories import GenerationRequested, MemoriesGenerated, Scope
+from runfold_schemas.runs import RunCanceled, RunCompleted, RunFailed, RunLabeled
 from runfold_schemas.sessions import FrameworkEvent
 
 OVERLAP_MAX: Final = 100

@@ -7,7 +7,8 @@ from typing import Any
 from runfold.http.bodies import InvalidItemError, Item, ItemLocation
 from runfold_schemas.codec import event_types, parse_event
 from runfold_schemas.errors import InvalidEventError
-from runfold_schemas.events import ENDINGS, LIFECYCLE, AnyEvent
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.runs import ENDINGS, LIFECYCLE
 
 EventIds = Callable[[int], str]
 """The event_id for the request's event at this index, if the event has none."""

@@ -9,15 +9,8 @@ from runfold.http.requests import RequestBody, describe_body, describe_content
 from runfold_schemas.codec import TYPES
 from runfold_schemas.data import Data, Labels, MessageId, TurnId
 from runfold_schemas.errors import InvalidEventError
-from runfold_schemas.events import (
-    RunCanceled,
-    RunCompleted,
-    RunFailed,
-    RunPaused,
-    RunResumed,
-    RunStarted,
-)
 from runfold_schemas.messages import PROVIDERS
+from runfold_schemas.runs import RunCanceled, RunCompleted, RunFailed, RunPaused, RunResumed, RunStarted
 
 Action = Literal["start", "pause", "resume", "complete", "fail", "cancel"]
 

@@ -64,7 +64,8 @@ class LogAdmin:
         }
         if values.get("auto.create.topics.enable") == "true":
             raise ConfigurationError(
-                "the Kafka broker has auto.create.topics.enable=true: a client's metadata refresh would recreate deleted topics"
+                "the Kafka broker has auto.create.topics.enable=true: a client's metadata refresh would"
+                " recreate deleted topics"
                 " with limited retention. Set auto.create.topics.enable=false and start again"
             )
 
@@ -160,7 +161,8 @@ class LogAdmin:
             error: type[KafkaError] = for_code(code)
             if error is InvalidReplicationFactorError:
                 raise ConfigurationError(
-                    f"the replication factor, {self._settings.replication_factor}, is more than Kafka has brokers for:"
+                    f"the replication factor, {self._settings.replication_factor}, is more than Kafka has"
+                    " brokers for:"
                     " start more, or lower RUNFOLD_REPLICATION_FACTOR"
                 )
             if error not in (NoError, TopicAlreadyExistsError):

@@ -79,7 +79,8 @@ async def rebuild(
 def _must(done: bool) -> None:
     if not done:
         raise RebuildError(
-            "another rebuild has begun or finished since this one began, or the switch came too late; this one was given up"
+            "another rebuild has begun or finished since this one began, or the switch came too late; this"
+            " one was given up"
         )
 
 

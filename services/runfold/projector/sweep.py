@@ -15,7 +15,7 @@ from runfold.store.edition import Edition
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import decode
 from runfold_schemas.errors import UndecodableError
-from runfold_schemas.events import RunOpened
+from runfold_schemas.runs import RunOpened
 from runfold_schemas.sessions import is_session_run, session_key
 from runfold_schemas.topics import RunTopic, Topics
 

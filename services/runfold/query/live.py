@@ -19,7 +19,7 @@ from runfold.query.runs import RunReader, Standing
 from runfold_projections.admission import Admitted
 from runfold_schemas.codec import Record
 from runfold_schemas.errors import UnavailableError
-from runfold_schemas.events import ENDINGS
+from runfold_schemas.runs import ENDINGS
 from runfold_schemas.topics import Partition, Topics
 
 _SEAT_BYTES_MAX = 1024 * 1024

@@ -15,8 +15,8 @@ from runfold.store.runs import RunFilter
 from runfold_projections.providers import Lossy
 from runfold_schemas.codec import event_types
 from runfold_schemas.errors import InvalidEventError
-from runfold_schemas.events import Status
 from runfold_schemas.messages import Provider
+from runfold_schemas.runs import Status
 
 _OFFSET_MAX = 2**63 - 2
 

@@ -71,5 +71,6 @@ async def _greet(opened: Any) -> None:
             raise
         reason = error.details.get("errmsg") if error.details else None
         raise ConfigurationError(
-            f"RUNFOLD_MONGO: MongoDB refuses the user or the password in it ({reason or error.code}): correct them, or authSource"
+            f"RUNFOLD_MONGO: MongoDB refuses the user or the password in it ({reason or error.code}):"
+            " correct them, or authSource"
         ) from error

@@ -14,7 +14,14 @@ from runfold.generation.triggers import TriggerRule
 from runfold.vertex.generation_documents import GenerationTriggerConfig
 from runfold.vertex.memory_documents import Lasting, TopicMessage, topic_of, topics_of
 from runfold.vertex.messages import PACKAGE, SECONDS_MAX, Message
-from runfold_schemas.memories import BankConfig, Customization, Example, ExampleMemory, Said, TopicConfig
+from runfold_schemas.memories import (
+    BankConfig,
+    ConversationMessage,
+    Customization,
+    Example,
+    ExampleMemory,
+    TopicConfig,
+)
 
 Ours = dict[str, Any]
 """Fields of `BankConfig` with their values."""
@@ -63,9 +70,9 @@ class _Content(Message):
 class ExampleEvent(Message):
     content: _Content = _Content()
 
-    def ours(self) -> Said:
+    def ours(self) -> ConversationMessage:
         text = "\n".join(part.text for part in self.content.parts if part.text)
-        return Said(role=self.content.role or "user", text=text)
+        return ConversationMessage(role=self.content.role or "user", text=text)
 
 
 class ConversationSource(Message):
