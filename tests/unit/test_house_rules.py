@@ -5,7 +5,8 @@ settings, small files.
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
 from inspect import signature
 from pathlib import Path
 
@@ -26,6 +27,11 @@ ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 README = (ROOT / "README.md").read_text()
 DEPLOYING = (ROOT / "deploy" / "README.md").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+SERVICES = ROOT / "services" / "runfold"
+PACKAGES = (ROOT / "schemas" / "runfold_schemas", ROOT / "projections" / "runfold_projections", SERVICES)
+
 
 LINES_MAX = 450
 TEST_LINES_MAX = 500
@@ -51,27 +57,34 @@ VARIABLES_OF_TESTS = {
     "RUNFOLD_CONVERSATIONS",
 }
 
-BASE_ONLY = """
-import sys
+FOR_SERVERS = {SERVICES / "log" / "catalog_group.py", SERVICES / "access" / "direct.py"}
+"""Modules that need more than others of their folder: FastStream, and all of the services."""
 
-ALLOWED = {"aiokafka", "annotated_types", "async_timeout", "packaging", "pydantic", "pydantic_core",
-           "typing_extensions", "typing_inspection", "runfold", "runfold_projections", "runfold_schemas"}
+ONLY_ALLOWED = """
+import sys
+from importlib import import_module
+
+allowed, modules = [set(argument.split()) for argument in sys.argv[1:]]
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
-        if top not in ALLOWED and top not in sys.stdlib_module_names and not top.startswith("_sysconfigdata"):
-            raise ModuleNotFoundError(f"{name} is not among the base dependencies", name=name)
+        if top not in allowed and top not in sys.stdlib_module_names and not top.startswith("_sysconfigdata"):
+            raise ModuleNotFoundError(f"{name} is not among the dependencies that are allowed", name=name)
 
 sys.meta_path.insert(0, Blocked())
-
-import runfold
-import runfold.stores
-
-assert runfold.Runfold
+for module in sorted(modules):
+    import_module(module)
 """
 
-HELP_WITH_BASE_ONLY = f"""{BASE_ONLY}
+OURS = {"runfold", "runfold_projections", "runfold_schemas"}
+BASE = OURS | {
+    *("aiokafka", "async_timeout", "packaging", "typing_extensions"),
+    *("pydantic", "pydantic_core", "annotated_types", "typing_inspection"),
+}
+HTTPX = {"httpx", "httpcore", "h11", "anyio", "sniffio", "idna", "certifi"}
+
+HELP = f"""{ONLY_ALLOWED}
 import runfold.cli
 
 sys.argv = ["runfold", "--help"]
@@ -156,18 +169,31 @@ def test_compose_and_tests_run_the_same_servers():
     assert f"image: {MONGO_IMAGE}\n" in COMPOSE
 
 
-def test_nothing_but_the_base_dependencies_is_needed_to_import_the_client():
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", BASE_ONLY], capture_output=True, text=True, check=False
-    )
+def test_agents_install_pydantic_and_aiokafka_alone():
+    names = {re.split(r"[^\w-]", one)[0] for one in PROJECT["project"]["dependencies"]}
+
+    assert names == {"aiokafka", "pydantic"}
+
+
+@pytest.mark.parametrize(
+    ("places", "allowed"),
+    [
+        (("__init__.py", "ids.py", "stores.py", "sync.py", "client", "log", *OURS - {"runfold"}), BASE),
+        (("documents", "remote", "access"), BASE | HTTPX),
+    ],
+    ids=["the client", "the clients of the HTTP API"],
+)
+def test_no_other_dependencies_are_needed_to_import(places: tuple[str, ...], allowed: set[str]):
+    modules = {module for place in places for module in _modules(place)}
+    assert modules
+
+    done = _run(ONLY_ALLOWED, allowed, modules)
 
     assert done.returncode == 0, done.stderr
 
 
 def test_without_its_packages_the_command_line_says_in_a_line_how_to_install_them():
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", HELP_WITH_BASE_ONLY], capture_output=True, text=True, check=False
-    )
+    done = _run(HELP, BASE, ["runfold"])
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
@@ -198,6 +224,29 @@ def test_every_module_says_what_it_is_for():
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text()
             assert not text.strip() or text.startswith('"""'), path.relative_to(ROOT)
+
+
+def _modules(place: str) -> Iterator[str]:
+    """The modules of a file or folder of the services, or of another package, as they are
+    imported.
+    """
+    path = SERVICES / place
+    if not path.exists():
+        [path] = [package for package in PACKAGES if package.name == place] or [path]
+    for file in [path] if path.suffix else path.rglob("*.py"):
+        if file.exists() and file not in FOR_SERVERS:
+            steps = file.relative_to(next(one.parent for one in PACKAGES if file.is_relative_to(one)))
+            yield ".".join(steps.with_suffix("").parts).removesuffix(".__init__")
+
+
+def _run(program: str, allowed: Iterable[str], modules: Iterable[str]) -> subprocess.CompletedProcess[str]:
+    """Runs the program in a process that finds the allowed packages alone."""
+    return subprocess.run(
+        [sys.executable, "-I", "-c", program, " ".join(allowed), " ".join(modules)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def _commands() -> Iterator[tuple[list[str], Callable[..., object]]]:
