@@ -145,7 +145,7 @@ class ProviderPart(Data):
 
 
 class ResponseRecorded(Data):
-    """The end of a model's response. Its parts are the earlier events with the same `message_id`."""
+    """The end of a model's response. The parts are the earlier events with its `message_id`."""
 
     model: str | None = None
     stop_reason: str | None = None

@@ -101,7 +101,7 @@ async def test_kafka_away_is_one_line(environment: dict[str, str], command: list
     [
         ({"RUNFOLD_MONGO": "mongodb://h:99999"}, "error: RUNFOLD_MONGO is no connection string"),
         ({"RUNFOLD_PARK_SECONDS": "long"}, "error: RUNFOLD_PARK_SECONDS: Input should be a valid number"),
-        ({"RUNFOLD_KAFKA_OPTIONS": "{broken"}, "error: RUNFOLD_KAFKA_OPTIONS: this is not JSON"),
+        ({"RUNFOLD_KAFKA_OPTIONS": "{broken"}, "error: RUNFOLD_KAFKA_OPTIONS: the value is not JSON"),
         (
             {"RUNFOLD_MIN_INSYNC_REPLICAS": "2"},
             "error: RUNFOLD_MIN_INSYNC_REPLICAS=2 is more than RUNFOLD_REPLICATION_FACTOR=1",
