@@ -1,9 +1,10 @@
-"""What becomes of each record of a run's log: one rule, used by every reader.
+"""Decides the outcome of each record of a run's log. Every reader uses this rule.
 
 Outcomes: `accepted`; `duplicate` of an event that counted before; `rejected` (a lost
 `expected_offset`, a second opening, a lifecycle change after the end); `late` (decodable, after the
-end of the run: kept, flagged, part of the ledger); `undecodable`. The order of the log alone
-decides, so every replay gives the same outcomes.
+end of the run: kept, flagged, part of the ledger); `undecodable`. Only the order of the log
+decides, so every replay gives the same outcomes. Pages store the reasons and `runfold verify`
+compares them, so the texts of reasons stay the same.
 """
 
 from collections.abc import Iterable
@@ -17,12 +18,12 @@ from runfold_schemas.runs import ENDINGS, LIFECYCLE
 Outcome = Literal["accepted", "duplicate", "rejected", "late", "undecodable"]
 
 COUNTING: Final[frozenset[Outcome]] = frozenset({"accepted", "late"})
-"""The outcomes with which an event is part of the run's history."""
+"""The outcomes of events that are part of the run's history."""
 
 
 class Admitted(NamedTuple):
-    """A record with its outcome. `event` is None where it is undecodable; `reason` is empty where
-    it is accepted.
+    """A record with its outcome. `event` is None for an undecodable record. `reason` is empty for
+    an accepted record.
     """
 
     record: Record
@@ -37,10 +38,9 @@ class Admitted(NamedTuple):
 
 
 class Admission:
-    """The state of the rule after some prefix of one run's log.
+    """The state of the rule after a prefix of one run's log.
 
-    Holds the id of every event that counted: about 150 bytes an event, for as long as the run is
-    followed.
+    It holds the id of every event that counted, about 150 bytes for each event.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Admission:
         self._seen = set(seen)
 
     def admit(self, record: Record) -> Admitted:
-        """The record's outcome; afterwards the state includes it."""
+        """Decides the outcome of the next record of the log, and adds the record to the state."""
         try:
             event = decode_record(record)
         except UndecodableError as error:
@@ -75,12 +75,10 @@ class Admission:
         self._count(event, record.offset)
         return Admitted(record, outcome, event, "the run had ended" if outcome == "late" else "")
 
-    def replay(self, one: Admitted) -> None:
-        """Takes in a record that was judged before, so that the next one can be admitted. Nothing
-        is judged again.
-        """
-        if one.counts and one.event is not None:
-            self._count(one.event, one.record.offset)
+    def replay(self, admitted: Admitted) -> None:
+        """Adds a record to the state whose outcome was decided before."""
+        if admitted.counts and admitted.event is not None:
+            self._count(admitted.event, admitted.record.offset)
 
     def _count(self, event: AnyEvent, offset: int) -> None:
         self._seen.add(event.event_id)
@@ -89,7 +87,7 @@ class Admission:
         self.ended = self.ended or event.type in ENDINGS
 
     def _refusal(self, event: AnyEvent, offset: int) -> str:
-        """Why the event is rejected; "" if it is not."""
+        """The reason to reject the event, "" if there is none."""
         expected = event.expected_offset
         if expected is not None and expected < self.last_offset:
             return f"expected_offset is {expected}, the last accepted event is at {self.last_offset}"

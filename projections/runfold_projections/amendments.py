@@ -1,6 +1,6 @@
-"""The events of a log as they stand in its ledger: what is amended stands as other events, and so
-does what an agent framework said, in its own form. Whatever folds a log to messages folds what
-`expand_log` or `standing` gives.
+"""Expands the events of a log to the events of its ledger. The stand-ins of an amendment replace the
+amended event, and Runfold's own kinds of events replace the event of an agent framework. Every fold
+from a log to messages folds expanded events.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,50 +12,51 @@ from runfold_schemas.events import AnyEvent, EventAmended
 from runfold_schemas.sessions import FrameworkEvent
 
 Place = int | tuple[int, int]
-"""Where an event stands: the offset of its record. Where others stand for what the record holds,
-each of them has the offset and its number among them, from 0.
+"""The position of an event in the ledger: the offset of its record. Events that replace the event
+of a record have that offset and their index among the replacements, counted from 0.
 """
 
 Amendments = Mapping[int, EventAmended]
-"""By the offset of what is amended."""
+"""Amendments by the offset of the amended event."""
 
 _EXPANDED_KINDS: Final = (EventAmended, FrameworkEvent)
 
 EXPANDED_TYPES: Final = frozenset(TYPE_OF[kind] for kind in _EXPANDED_KINDS)
-"""A log without these kinds stands as it is."""
+"""The types of events that expansion handles. A log without these types is its own expansion."""
 
 
 def offset_of(place: Place) -> int:
+    """The offset of the record that holds the event at `place`."""
     return place if isinstance(place, int) else place[0]
 
 
 def is_first(place: Place) -> bool:
-    """Whether nothing of the same record stands before it."""
+    """Whether `place` is the first place of its record."""
     return isinstance(place, int) or place[1] == 0
 
 
-def in_order(place: Place) -> tuple[int, int]:
-    """What places are sorted by."""
+def order_key(place: Place) -> tuple[int, int]:
+    """The sort key of places."""
     return (place, 0) if isinstance(place, int) else place
 
 
 def expand_log(log: Sequence[tuple[int, AnyEvent]]) -> Sequence[tuple[Place, AnyEvent]]:
-    """The events of a whole log as they stand in the ledger."""
+    """The events of a whole log, expanded, each with its place."""
     if not any(isinstance(event.data, _EXPANDED_KINDS) for _, event in log):
         return log
     return list(expand_events(log, amendments_of(log)))
 
 
 def amendments_of(events: Iterable[tuple[int, AnyEvent]]) -> dict[int, EventAmended]:
-    """What is amended in a log; the last amendment of an offset counts."""
+    """The amendments in a log. The last amendment of an offset counts."""
     return {event.data.offset: event.data for _, event in events if isinstance(event.data, EventAmended)}
 
 
 def expand_events(
     events: Iterable[tuple[int, AnyEvent]], amendments: Amendments
 ) -> Iterator[tuple[Place, AnyEvent]]:
-    """The events as they stand in the ledger. Those that stand for one event share its offset and
-    its envelope.
+    """The events of a part of a log, expanded, each with its place. `amendments` are those of the
+    whole log. Events that replace an event have its offset and its envelope.
     """
     for offset, event in events:
         if offset in amendments and not isinstance(event.data, EventAmended):
@@ -68,7 +69,7 @@ def expand_events(
 
 
 def event_at(place: Place, event: AnyEvent, amendments: Amendments) -> AnyEvent:
-    """The event that stands at `place`, given the one in the record there."""
+    """The expanded event at `place`, given the event of the record."""
     return dict(expand_events([(offset_of(place), event)], amendments))[place]
 
 

@@ -1,16 +1,17 @@
-"""What the events of agent frameworks say, as events of ours. The log has them once, in the
-framework's own form.
+"""Expands the events of agent frameworks to events of Runfold's own kinds. The log has each event
+once, in the framework's own form.
 
-- adk: an `Event` of Google's ADK. Its content has Gemini's form: the user's is a message,
-  `functionResponse` parts are results, and what a model said is what `GeminiRecorder` makes of it,
-  one message an event. Pieces of a stream (`partial`) say nothing, because the whole follows; nor
-  do ADK's own questions to the user (credentials, confirmations), which no model sees.
-- vertex: an event of Agent Engine's sessions. It is ADK's, which it brings along whole as
-  `rawEvent` where ADK wrote it.
-- openai-agents: an item of the Responses API's input. The model's items are what
-  `ResponsesRecorder` makes of them; those in a row are one message, as everywhere.
+- adk: an `Event` of Google's ADK. Its content has Gemini's form. Content of the user becomes a
+  message, and `functionResponse` parts become results. `GeminiRecorder` reads content of the model,
+  one message for each event. Pieces of a stream (`partial`) expand to nothing, because the whole
+  follows. ADK's own questions to the user (credentials, confirmations) expand to nothing too,
+  because no model sees them.
+- vertex: an event of Agent Engine's sessions. If ADK wrote it, `rawEvent` holds the whole ADK
+  event.
+- openai-agents: an item of the Responses API's input. `ResponsesRecorder` reads the model's items.
+  Consecutive items are one message.
 
-Nothing raises here: what cannot be understood says nothing.
+No function here raises an error. An event of unknown form expands to nothing.
 """
 
 import re
@@ -38,76 +39,81 @@ from runfold_schemas.sessions import FrameworkEvent
 
 Fields = dict[str, Any]
 
-_OF_ASSISTANT: Final = (AssistantMessage, Thinking, ToolCall, ProviderPart)
+_ASSISTANT_KINDS: Final = (AssistantMessage, Thinking, ToolCall, ProviderPart)
 
-_ADK_OWN_ID: Final = "adk-"
-"""Begins the ids that ADK gives to calls without one. It takes them out again before a request, and
-so does our encoder.
+_ADK_ID_PREFIX: Final = "adk-"
+"""The prefix of the ids that ADK gives to calls without an id. ADK removes such ids before a
+request, and so does Runfold's encoder.
 """
 
 _ADK_QUESTIONS: Final = frozenset({"adk_request_credential", "adk_request_confirmation", "adk_framework"})
-"""Calls of ADK itself. It leaves the events that have them, and the answers, out of a model's
-contents.
+"""Calls that ADK itself makes. ADK does not send events with these calls or their answers to a
+model.
 """
 
 _TURN_ID_LENGTH_MAX: Final = 200
-"""That of a `TurnId`. An invocation with a longer id is no turn."""
+"""The limit of a `TurnId`. An invocation with a longer id becomes no turn."""
 
 _DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^,]*)?;base64,(.*)", re.DOTALL)
 
 
 def expand(event: AnyEvent) -> list[AnyEvent]:
-    """The events that stand in the place of a framework's event; any other event stands as
-    itself.
-    """
+    """The events that replace a framework's event. Any other event expands to itself."""
     if not isinstance(event.data, FrameworkEvent):
         return [event]
     match event.data.framework:
         case "adk" | "vertex":
-            return replace_event(event, _adk(_of_adk(event.data)))
+            return replace_event(event, _expand_adk(_adk_body(event.data)))
         case "openai-agents":
-            return replace_event(event, _openai(event.data.body, event.event_id))
+            return replace_event(event, _expand_openai(event.data.body, event.event_id))
         case _:
             assert_never(event.data.framework)
 
 
 def replace_event(event: AnyEvent, data: Iterable[Data]) -> list[AnyEvent]:
-    """Events that say `data` in the place of `event`, with its envelope; what the model said has
-    the model's too.
+    """Events with `data` that replace `event` and have its envelope. Events of the assistant also
+    have the message id and the provider of the model's response.
     """
     envelope = {name: getattr(event, name) for name in event.model_fields_set - {"type", "data"}}
-    recorded = envelope
+    assistant_envelope = envelope
     if isinstance(event.data, FrameworkEvent):
         match event.data.framework:
             case "adk" | "vertex":
-                body = _of_adk(event.data)
+                body = _adk_body(event.data)
                 turn_id = event.turn_id or _bounded(body.get("invocationId"), _TURN_ID_LENGTH_MAX)
                 message_id = event.message_id or _bounded(body.get("id"), MESSAGE_ID_LENGTH_MAX)
                 envelope = {**envelope, "turn_id": turn_id} if turn_id else envelope
-                recorded = {**envelope, "message_id": message_id or event.event_id, "provider": "gemini"}
+                assistant_envelope = {
+                    **envelope,
+                    "message_id": message_id or event.event_id,
+                    "provider": "gemini",
+                }
             case "openai-agents":
-                recorded = {**envelope, "provider": "openai-responses"}
+                assistant_envelope = {**envelope, "provider": "openai-responses"}
             case _:
                 assert_never(event.data.framework)
-    return [new_event(one, **(recorded if isinstance(one, _OF_ASSISTANT) else envelope)) for one in data]
+    return [
+        new_event(each, **(assistant_envelope if isinstance(each, _ASSISTANT_KINDS) else envelope))
+        for each in data
+    ]
 
 
-def _of_adk(event: FrameworkEvent) -> Mapping[str, Any]:
-    """The event in ADK's form."""
+def _adk_body(event: FrameworkEvent) -> Mapping[str, Any]:
+    """The body of the event in ADK's form."""
     body = event.body
     if event.framework != "vertex":
         return body
-    named = {name: body.get(name) for name in ("author", "invocationId")}
+    origin = {name: body.get(name) for name in ("author", "invocationId")}
     if raw := _mapping(body.get("rawEvent")):
-        return {**raw, **named}
+        return {**raw, **origin}
     partial = _mapping(body.get("eventMetadata")).get("partial")
-    return {**named, "content": body.get("content"), "partial": partial}
+    return {**origin, "content": body.get("content"), "partial": partial}
 
 
-def _adk(body: Mapping[str, Any]) -> list[Data]:
+def _expand_adk(body: Mapping[str, Any]) -> list[Data]:
     content = _mapping(body.get("content"))
     parts = [part for part in _items(content.get("parts")) if isinstance(part, dict)]
-    if body.get("partial") or any(_asks_for_adk(part) for part in parts):
+    if body.get("partial") or any(_is_question_of_adk(part) for part in parts):
         return []
     ids = _Ids(_string(body.get("invocationId")))
     results = [
@@ -117,28 +123,28 @@ def _adk(body: Mapping[str, Any]) -> list[Data]:
     ]
     others = [part for part in parts if part.get("functionResponse") is None]
     if body.get("author") == "user" or content.get("role") == "user":
-        return [*results, *_asked(map(_adk_part, others))]
+        return [*results, *_user_messages(map(_adk_part, others))]
     return [*_adk_model(others, _Ids(_string(body.get("invocationId")))), *results]
 
 
 class _Ids:
-    """Ids for the calls of one event that have none, and for the results of one event.
+    """Ids for calls without an id, or for their results, within one event.
 
-    Gemini pairs those by their names and their order. So a result's id is that of the last call of
-    its invocation with its name, and its number among those of one event.
+    Gemini pairs such calls and results by their names and their order. So an id consists of the
+    invocation, the name, and the number among the calls or results of that name in the event.
     """
 
     def __init__(self, invocation_id: str) -> None:
         self._invocation_id = invocation_id
-        self._named: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def next(self, name: str) -> str:
-        number = self._named[name]
-        self._named[name] += 1
+        number = self._counts[name]
+        self._counts[name] += 1
         return f"{self._invocation_id}:{name}:{number}"
 
 
-def _asks_for_adk(part: Mapping[str, Any]) -> bool:
+def _is_question_of_adk(part: Mapping[str, Any]) -> bool:
     return any(
         _mapping(part.get(kind)).get("name") in _ADK_QUESTIONS
         for kind in ("functionCall", "functionResponse")
@@ -147,11 +153,11 @@ def _asks_for_adk(part: Mapping[str, Any]) -> bool:
 
 def _adk_model(parts: Sequence[Fields], ids: _Ids) -> Iterator[Data]:
     content = {"role": "model", "parts": parts}
-    recorded = GeminiRecorder({}).response({"candidates": [{"content": content, "finishReason": "STOP"}]})
-    for data in recorded:
+    response = {"candidates": [{"content": content, "finishReason": "STOP"}]}
+    for data in GeminiRecorder({}).response(response):
         if isinstance(data, ToolCall):
             yield _adk_call(data, ids)
-        elif isinstance(data, _OF_ASSISTANT):
+        elif isinstance(data, _ASSISTANT_KINDS):
             yield data
 
 
@@ -159,26 +165,27 @@ def _adk_call(call: ToolCall, ids: _Ids) -> ToolCall:
     own = _mapping(_mapping(call.provider_data).get("gemini"))
     if not own.get("id"):
         return call.model_copy(update={"tool_call_id": ids.next(call.tool_name)})
-    if call.tool_call_id.startswith(_ADK_OWN_ID):
+    if call.tool_call_id.startswith(_ADK_ID_PREFIX):
         return call.model_copy(update={"provider_data": {"gemini": {**own, "id": None}}})
     return call
 
 
 def _adk_result(response: Mapping[str, Any], ids: _Ids) -> ToolResult:
     name = _string(response.get("name"))
-    attached = [_adk_part(part) for part in _items(response.get("parts")) if isinstance(part, dict)]
+    parts = [_adk_part(part) for part in _items(response.get("parts")) if isinstance(part, dict)]
     return _result(
         _string(response.get("id")) or ids.next(name),
         tool_name=name,
-        attachments=_media(attached),
-        **_adk_answer(response.get("response")),
+        attachments=_media(parts),
+        **_adk_outcome(response.get("response")),
     )
 
 
-def _adk_answer(response: Any) -> Fields:
-    """The result and the error, from which Gemini's encoder makes the same response again.
+def _adk_outcome(response: Any) -> Fields:
+    """The result and the error from which Gemini's encoder makes the same response again.
 
-    ADK puts a tool's answer that is no object under "result". That stays: it is what the model saw.
+    ADK puts an answer that is not an object under "result". The result keeps that form, because the
+    model saw it.
     """
     if not isinstance(response, dict):
         return {"result": response}
@@ -195,7 +202,7 @@ def _adk_part(part: Mapping[str, Any]) -> Fields | None:
         return _text(text)
     inline, file = _mapping(part.get("inlineData")), _mapping(part.get("fileData"))
     if inline:
-        # Pydantic writes bytes for URLs, and a reader takes either.
+        # Pydantic writes bytes in the base64 alphabet for URLs.
         data = _string(inline.get("data")).replace("-", "+").replace("_", "/")
         return _medium(inline.get("mimeType"), data=data, name=inline.get("displayName"))
     if file:
@@ -203,12 +210,12 @@ def _adk_part(part: Mapping[str, Any]) -> Fields | None:
     return None
 
 
-def _openai(item: Mapping[str, Any], event_id: str) -> Iterable[Data]:
+def _expand_openai(item: Mapping[str, Any], event_id: str) -> Iterable[Data]:
     match item:
         case {"role": "user"}:
-            return _asked(map(_openai_part, _contents(item, "input_text")))
+            return _user_messages(map(_openai_part, _contents(item, "input_text")))
         case {"role": "system" | "developer"}:
-            return _instructed(map(_openai_part, _contents(item, "input_text")))
+            return _system_messages(map(_openai_part, _contents(item, "input_text")))
         case {"role": "assistant"}:
             message = {**item, "type": "message", "content": _contents(item, "output_text")}
             return _openai_model(message, event_id)
@@ -219,14 +226,14 @@ def _openai(item: Mapping[str, Any], event_id: str) -> Iterable[Data]:
         case {"type": str()}:
             return _openai_model(item, event_id)
         case {"id": str()} if item.keys() <= {"id", "type"}:
-            # A reference to an item that OpenAI keeps may do without its type.
+            # A reference to an item that OpenAI stores does not need a type.
             return _openai_model(item, event_id)
         case _:
             return ()
 
 
 def _contents(item: Mapping[str, Any], kind: str) -> list[Fields]:
-    """The parts of a message, which may be a text alone."""
+    """The parts of a message, whose content may be a list or a text."""
     content = item.get("content")
     if isinstance(content, str):
         return [{"type": kind, "text": content}]
@@ -236,10 +243,10 @@ def _contents(item: Mapping[str, Any], kind: str) -> list[Fields]:
 def _openai_model(item: Mapping[str, Any], event_id: str) -> Iterator[Data]:
     for data in ResponsesRecorder({}).response({"output": [item]}):
         if isinstance(data, AssistantMessage):
-            # Each item counts its texts anew, and those of two items in a row are two texts.
+            # Each item counts its texts from 0, and texts of consecutive items do not join.
             index = crc32(f"{event_id} {data.content_index}".encode())
             yield data.model_copy(update={"content_index": index})
-        elif isinstance(data, _OF_ASSISTANT):
+        elif isinstance(data, _ASSISTANT_KINDS):
             yield data
 
 
@@ -273,19 +280,19 @@ def _openai_part(part: Mapping[str, Any]) -> Fields | None:
 
 
 def _at_url(url: str, *, kind: str = "document", name: Any = None) -> Fields | None:
-    if held := _DATA_URL.fullmatch(url):
-        return _medium(held[1], data=held[2], kind=kind, name=name)
+    if match := _DATA_URL.fullmatch(url):
+        return _medium(match[1], data=match[2], kind=kind, name=name)
     return None if url.startswith("data:") else _medium("", url=url, kind=kind, name=name)
 
 
-def _instructed(parts: Iterable[Fields | None]) -> list[SystemMessage]:
+def _system_messages(parts: Iterable[Fields | None]) -> list[SystemMessage]:
     texts = [part["text"] for part in parts if part is not None and part["type"] == "text"]
     return [SystemMessage(message="\n".join(texts))] if texts else []
 
 
-def _asked(given: Iterable[Fields | None]) -> list[UserMessage]:
-    """A message of the user; none if nothing in it can be understood."""
-    parts = [part for part in given if part is not None]
+def _user_messages(parts_or_none: Iterable[Fields | None]) -> list[UserMessage]:
+    """A message of the user, or nothing if all its parts have an unknown form."""
+    parts = [part for part in parts_or_none if part is not None]
     texts = [part["text"] for part in parts if part["type"] == "text"]
     if not parts:
         return []
@@ -296,10 +303,10 @@ def _asked(given: Iterable[Fields | None]) -> list[UserMessage]:
 
 
 def _result(
-    tool_id: str, *, tool_name: str = "", attachments: Sequence[Fields] = (), **answer: Any
+    tool_id: str, *, tool_name: str = "", attachments: Sequence[Fields] = (), **outcome: Any
 ) -> ToolResult:
-    given = {"tool_call_id": tool_id, "tool_name": tool_name, **answer}
-    return ToolResult.model_validate({**given, "attachments": attachments} if attachments else given)
+    fields = {"tool_call_id": tool_id, "tool_name": tool_name, **outcome}
+    return ToolResult.model_validate({**fields, "attachments": attachments} if attachments else fields)
 
 
 def _text(text: str) -> Fields | None:
@@ -309,8 +316,8 @@ def _text(text: str) -> Fields | None:
 def _medium(
     media_type: Any, *, data: str | None = None, url: Any = None, kind: str = "", name: Any = None
 ) -> Fields | None:
-    """An image or a document as a message has it; None if it is neither bytes of a known type nor
-    an address.
+    """The fields of an image or a document. None if there are neither bytes of a known type nor a
+    URL.
     """
     media_type = _string(media_type)
     if data is not None:

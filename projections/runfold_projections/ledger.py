@@ -1,15 +1,15 @@
-"""The ledger: the messages to hand back to a model provider, exactly as they were.
+"""The ledger: the messages to send back to a model provider, exactly as they were.
 
-Three ways lead to it, all through the same open assistant message (`_Assistant`):
+There are three ways to build it. All of them use the same open assistant message (`_Assistant`):
 
-- `Ledger`, written by hand, one part after another, as in Goa-AI;
-- `build_messages_from_events`, for a log that fits into memory;
-- `LedgerStream`, for one that does not, after a first pass over the log (`exchanges`).
+- `Ledger`: the caller adds part after part, as in Goa-AI;
+- `build_messages_from_events`: for a log that fits into memory;
+- `LedgerStream`: for a log that does not fit, after a first pass over the log (`exchanges`).
 
-Where parts and messages go is in ARCHITECTURE.md (The ledger). Values inside parts (a call's input,
-a result's content) are those that came in, shared and not copied: nobody changes them. Parts are
-kept as their fields until their message is built, because pydantic makes a message with all its
-parts in one call in half the time of a call for each.
+ARCHITECTURE.md (The ledger) has the rules for the order of parts and messages. Values inside parts
+(the input of a call, the content of a result) are shared and not copied, and no code changes them.
+Parts stay dictionaries until their message is built, because one call of pydantic for a message
+with all its parts takes half the time of one call for each part.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,36 +55,37 @@ from runfold_schemas.sessions import (
 )
 
 Fields = dict[str, Any]
-"""A part or a message that is not built yet."""
+"""The fields of a part or a message that is not built yet."""
 
 _MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Message)
 
 
 def build_messages_from_events(events: Iterable[AnyEvent]) -> list[Message]:
-    """The ledger of a run's events, given in the order of their log. Any prefix of a log has one.
+    """The ledger of a run's events in the order of the log. Any prefix of a log has a ledger.
 
-    An amendment names an offset: where the log has gaps, `build_messages_from_log` knows what it
-    means.
+    The index of an event is taken for its offset, which amendments name. If the log has gaps, use
+    `build_messages_from_log`.
     """
     return build_messages_from_log(enumerate(events))
 
 
 def build_messages_from_log(log: Iterable[tuple[int, AnyEvent]]) -> list[Message]:
     """The ledger of a log of `(offset, event)` pairs."""
-    standing = expand_log(list(log))
-    stream = LedgerStream(plan_results(standing))
-    drafts = [draft for place, event in standing for draft in stream.feed(place, event)]
+    events = expand_log(list(log))
+    stream = LedgerStream(plan_results(events))
+    drafts = [draft for place, event in events for draft in stream.feed(place, event)]
     drafts.extend(stream.finish())
-    by_place = dict(standing) if any(draft.late for draft in drafts) else {}
+    by_place = dict(events) if any(draft.late for draft in drafts) else {}
     return [draft.message(by_place) for draft in drafts]
 
 
 class Ledger:
-    """Messages written part by part. What the assistant says gathers in one open message until it
-    is flushed.
+    """Messages written part by part. Parts of the assistant gather in one open message until it is
+    flushed.
 
-    The operations and what they leave out are those of Goa-AI 0.38.0's ledger. Two things are ours:
-    results and the user's or the system's text flush the assistant first, and the latter two exist.
+    The operations and the parts that they omit are those of Goa-AI 0.38.0's ledger, with two
+    differences: `append_user_text` and `append_system_text` exist, and both of them and results
+    flush the assistant first.
     """
 
     def __init__(self) -> None:
@@ -99,20 +100,19 @@ class Ledger:
         index: int = 0,
         final: bool = False,
     ) -> None:
-        """Adds a block of thinking at the head of the assistant message, behind those already
-        there.
+        """Adds a block of thinking at the head of the assistant message, after earlier thinking.
 
-        A block with `redacted` (base64) loses text and signature. Without it, one that lacks text
-        or signature is left out, because no provider takes back what it did not sign. Raises
-        pydantic's `ValidationError` if it is no base64.
+        A block with `redacted` (base64) loses text and signature. Any other block without text or
+        signature is omitted, because no provider accepts thinking that it did not sign. Raises
+        pydantic's `ValidationError` if `redacted` is not base64.
         """
         self._assistant.think(
             Thinking(text=text, signature=signature, redacted=redacted, content_index=index, final=final)
         )
 
     def append_text(self, text: str) -> None:
-        """Adds to what the assistant says: to the text before if nothing is between, else a new
-        part. "" adds nothing.
+        """Adds text of the assistant. It joins the text part before it, if that is the last part.
+        "" adds nothing.
         """
         self._assistant.say(text)
 
@@ -121,21 +121,22 @@ class Ledger:
         self._assistant.call(id, name, args)
 
     def flush_assistant(self) -> None:
-        """Ends the open assistant message. One without parts leaves no trace."""
+        """Ends the open assistant message. A message without parts is dropped."""
         self._messages.extend(_messages("assistant", self._assistant.parts()))
         self._assistant = _Assistant()
 
     def append_user_tool_results(self, results: Iterable[ToolResultPart | Mapping[str, Any]]) -> None:
-        """Adds a user message with these results in this order, given as parts or as their fields.
+        """Adds a user message with `results` in this order. Each is a part or a mapping of its
+        fields.
 
-        Results without an id are left out; if none is left, nothing happens, and the assistant
+        Results without an id are omitted. If no result remains, nothing happens and the assistant
         message stays open. Raises pydantic's `ValidationError` for fields that are no result.
         """
         parts = [ToolResultPart.model_validate(result) for result in results]
         self._append("user", [dict(part) for part in parts if part.tool_use_id])
 
     def append_user_text(self, text: str) -> None:
-        """Adds a user message, also where the message before is the user's. "" adds nothing."""
+        """Adds a user message, also if the last message is the user's. "" adds nothing."""
         self._append("user", _text(text))
 
     def append_system_text(self, text: str) -> None:
@@ -143,9 +144,7 @@ class Ledger:
         self._append("system", _text(text))
 
     def build_messages(self) -> list[Message]:
-        """All messages, the open one at the end. Changes nothing, so building twice gives the
-        same.
-        """
+        """All messages, with the open message at the end. The ledger itself does not change."""
         return [*self._messages, *_messages("assistant", self._assistant.parts())]
 
     def _append(self, role: Role, parts: list[Fields]) -> None:
@@ -155,30 +154,26 @@ class Ledger:
 
 
 class Draft(NamedTuple):
-    """A message of a streamed ledger, complete but for tool results that lie further on in the
-    log.
-    """
+    """A message of a streamed ledger. It lacks only the tool results that follow later in the log."""
 
     role: Role
     parts: Sequence[Fields | Place]
-    """A place stands for a tool result: it is that of the event that carries it."""
+    """A place among the parts refers to a tool result: the place of the event that carries it."""
     late: tuple[Place, ...] = ()
-    """The places among `parts`: what to read before `message`. Mostly none."""
+    """The places among `parts`, whose events `message` needs. Mostly there are none."""
     thinking: tuple[Place, ...] = ()
-    """The places of the thinking in it."""
+    """The places of the thinking in the message."""
     repeated: tuple[Place, ...] = ()
-    """The places of calls in it whose id an earlier call of it has."""
+    """The places of calls that repeat the id of an earlier call in the message."""
 
     def message(self, events: Mapping[Place, AnyEvent]) -> Message:
-        """The message, given the event at each place in `late`. Raises `TypeError` if one is no
-        tool result.
+        """The message, given the event at each place in `late`. Raises `TypeError` if one of these
+        events is not a tool result.
         """
         return _MESSAGE.validate_python(self.fields(events))
 
     def fields(self, events: Mapping[Place, AnyEvent]) -> Fields:
-        """The fields of `message`, all of them and in their order, so that both are the same JSON;
-        for who only writes that.
-        """
+        """The fields of `message` in the same order, for callers that only write JSON."""
         if not self.late:
             return {"role": self.role, "parts": self.parts}
         parts = [part if isinstance(part, dict) else _late_result(events[part]) for part in self.parts]
@@ -186,26 +181,26 @@ class Draft(NamedTuple):
 
 
 class LedgerStream:
-    """The second pass over a log: events go in one at a time, and messages come out as soon as
-    nothing can join them.
+    """The second pass over a log. It takes one event at a time and returns each message as soon as
+    no further event can join it.
 
         stream = LedgerStream(planner.plan())              # made from the same events
-        async for place, event in read():                  # as they stand (`amendments`)
+        async for place, event in read():                  # expanded (`amendments`)
             for draft in stream.feed(place, event):        # and after the last event: stream.finish()
                 yield draft.message({late: await read_one(late) for late in draft.late})
 
-    It holds one exchange: an assistant message and the results that came while it was open. What
-    closes the message:
+    It holds one exchange: an assistant message and the results that arrived while the message was
+    open. These events close the message:
 
     - a user or a system message, and the end of the log;
     - an event of the assistant with another `message_id`;
-    - after a result for it, an event of the assistant that has not the same `message_id`.
+    - after a result for the message, an event of the assistant without the same `message_id`.
 
-    So the result of a fast tool does not part a message whose events carry their id. An event
-    without an id goes by the last rule alone, and a message without one takes that of the first
-    event that has it. A result that comes after its message was closed is a late part of a draft,
-    and ends no other message. A result without an earlier call stands behind the results of the
-    message that is open, or alone.
+    So the result of a fast tool does not split a message whose events carry a `message_id`. Only
+    the last rule applies to events without an id. A message takes its id from its first event with
+    an id. If a result arrives after its message was closed, it is a late part of a draft and closes
+    no other message. A result without an earlier call follows the results of the open message; if
+    no message is open, it is a message of its own.
     """
 
     def __init__(self, plan: ResultPlan) -> None:
@@ -213,32 +208,29 @@ class LedgerStream:
         self._exchange: _Exchange | None = None
 
     def feed(self, place: Place, event: AnyEvent) -> Sequence[Draft]:
-        """Takes the next event of the log and gives the messages, mostly none, that it closes, in
-        their order.
-        """
-        # Each case that does not match costs 0.1 us, and a stream's deltas are most of a log: they
-        # come first.
+        """Takes the next event of the log. Returns the messages that it closes, mostly none."""
+        # Each case that does not match costs 0.1 us. The deltas of streams are most of a log, so
+        # their case is the first.
         match event.data:
-            case AssistantMessage() | Thinking() | ToolCall() | ProviderPart() as said:
-                exchange, closed = self._turn_to(event)
-                exchange.add(place, said)
+            case AssistantMessage() | Thinking() | ToolCall() | ProviderPart() as block:
+                exchange, closed = self._exchange_for(event)
+                exchange.add(place, block)
                 return closed
             case ToolResult() as result:
-                self._answer(place, result)
+                self._add_result(place, result)
                 return ()
-            case UserMessage() as asked:
-                return [*self.finish(), *_drafts("user", _asked(asked))]
+            case UserMessage() as message:
+                return [*self.finish(), *_drafts("user", _user_parts(message))]
             case SystemMessage(message=text):
                 return [*self.finish(), *_drafts("system", _text(text))]
             case PlannerNote() | TokenUsage() | PhaseChanged() | RunLabeled() | RunOpened() | RunStarted():
                 return ()
-            case ResponseRecorded() | EventAmended():
-                # An amendment has done its work before the fold.
+            case (
+                ResponseRecorded() | RunPaused() | RunResumed() | RunCompleted() | RunFailed() | RunCanceled()
+            ):
                 return ()
-            case RunPaused() | RunResumed() | RunCompleted() | RunFailed() | RunCanceled():
-                return ()
-            case FrameworkEvent():
-                # What it says stands in its place before the fold, as with an amendment.
+            case EventAmended() | FrameworkEvent():
+                # Both were expanded before the fold.
                 return ()
             case StateChanged() | SessionCreated() | SessionUpdated() | SessionDeleted():
                 return ()
@@ -248,99 +240,97 @@ class LedgerStream:
                 assert_never(event.data)
 
     def finish(self) -> Sequence[Draft]:
-        """Closes the open message, as the end of the log does, and gives what is left."""
+        """Closes the open message at the end of the log, and returns the last messages."""
         exchange, self._exchange = self._exchange, None
         return exchange.drafts(self._plan) if exchange else ()
 
-    def _turn_to(self, event: AnyEvent) -> "tuple[_Exchange, Sequence[Draft]]":
-        """The exchange that an event of the assistant belongs to, and the messages that this
-        closes.
-        """
+    def _exchange_for(self, event: AnyEvent) -> "tuple[_Exchange, Sequence[Draft]]":
+        """The exchange of an event of the assistant, and the messages that the event closes."""
         if self._exchange and self._exchange.takes(event.message_id):
             return self._exchange, ()
         closed = self.finish()
         self._exchange = _Exchange(event.message_id, provider=event.provider)
         return self._exchange, closed
 
-    def _answer(self, place: Place, result: ToolResult) -> None:
+    def _add_result(self, place: Place, result: ToolResult) -> None:
         if place in self._plan.orphans:
             self._exchange = self._exchange or _Exchange(None)
-            self._exchange.answer_nothing(result)
+            self._exchange.add_orphan(result)
         elif self._exchange:
-            self._exchange.answer(place, result, self._plan)
+            self._exchange.add_result(place, result, self._plan)
 
 
 class _Exchange:
-    """An assistant message that is still open, and the user message of its results."""
+    """An open assistant message, and the user message with its results."""
 
-    __slots__ = ("_answers", "_assistant", "_calls", "_interrupted", "_message_id", "_orphans", "_thinking")
+    __slots__ = ("_assistant", "_calls", "_has_result", "_message_id", "_orphans", "_results", "_thinking")
 
     def __init__(self, message_id: str | None, *, provider: Provider | None = None) -> None:
         self._assistant = _Assistant(provider)
         self._message_id = message_id
-        self._interrupted = False
-        # Places of calls by id, each id at its first call's place: results follow in the order of
-        # this dictionary.
+        self._has_result = False
+        # The places of the calls, by id. Results follow in the order of this dictionary, so in the
+        # order of the first calls with each id.
         self._calls: dict[str, list[Place]] = {}
-        self._answers: dict[Place, Fields] = {}
+        self._results: dict[Place, Fields] = {}
         self._orphans: list[Fields] = []
         self._thinking: list[Place] = []
 
     def takes(self, message_id: str | None) -> bool:
-        """Whether an event of the assistant with this `message_id` is part of the message, whose id
-        it then is.
+        """Whether an event of the assistant with this `message_id` belongs to the message. If so,
+        the message takes over the id.
         """
         if message_id and self._message_id:
             return message_id == self._message_id
-        if not self._interrupted:
+        if not self._has_result:
             self._message_id = self._message_id or message_id
-        return not self._interrupted
+        return not self._has_result
 
-    def add(self, place: Place, said: AssistantMessage | Thinking | ToolCall | ProviderPart) -> None:
-        match said:
+    def add(self, place: Place, block: AssistantMessage | Thinking | ToolCall | ProviderPart) -> None:
+        match block:
             case AssistantMessage(message=text):
-                self._assistant.say(text, said.content_index, said.provider_data)
+                self._assistant.say(text, block.content_index, block.provider_data)
             case Thinking():
-                if self._assistant.think(said):
+                if self._assistant.think(block):
                     self._thinking.append(place)
             case ProviderPart():
-                self._assistant.keep(said)
+                self._assistant.keep(block)
             case ToolCall(tool_call_id=tool_id):
-                self._assistant.call(tool_id, said.tool_name, said.payload, said.provider_data)
+                self._assistant.call(tool_id, block.tool_name, block.payload, block.provider_data)
                 self._calls.setdefault(tool_id, []).append(place)
             case _:
-                assert_never(said)
+                assert_never(block)
 
-    def answer(self, place: Place, result: ToolResult, plan: ResultPlan) -> None:
+    def add_result(self, place: Place, result: ToolResult, plan: ResultPlan) -> None:
         calls = self._calls.get(result.tool_call_id)
         if not calls or not result.tool_call_id:
             return
-        self._interrupted = True
+        self._has_result = True
         # Only the result that counts is kept, so an exchange is no larger than its two messages.
         if plan.results.get(calls[-1]) == place:
-            self._answers[place] = _result(result)
+            self._results[place] = _result(result)
 
-    def answer_nothing(self, result: ToolResult) -> None:
-        self._interrupted = True
+    def add_orphan(self, result: ToolResult) -> None:
+        self._has_result = True
         self._orphans.append(_result(result))
 
     def drafts(self, plan: ResultPlan) -> list[Draft]:
         parts = self._assistant.parts()
         repeated = tuple(call for calls in self._calls.values() for call in calls[1:])
-        said = [Draft("assistant", parts, (), tuple(self._thinking), repeated)] if parts else []
+        drafts = [Draft("assistant", parts, (), tuple(self._thinking), repeated)] if parts else []
         if not self._calls and not self._orphans:
-            return said
-        answers = [
+            return drafts
+        places = [
             plan.results[call] for calls in self._calls.values() for call in calls if call in plan.results
         ]
-        results = [*(self._answers.get(answer, answer) for answer in answers), *self._orphans]
-        late = tuple(answer for answer in answers if answer not in self._answers)
-        return said + _drafts("user", results, late)
+        results = [*(self._results.get(place, place) for place in places), *self._orphans]
+        late = tuple(place for place in places if place not in self._results)
+        return drafts + _drafts("user", results, late)
 
 
 class _Assistant:
-    """The parts of an assistant message, as they gather. With a provider, they keep that provider's
-    order.
+    """The parts of an open assistant message. With a provider, parts keep their order; otherwise
+    thinking comes first.
     """
 
     __slots__ = ("_parts", "_provider", "_text", "_text_data", "_text_index", "_thinking")
@@ -349,14 +339,16 @@ class _Assistant:
         self._provider = provider
         self._thinking: list[Fields] = []
         self._parts: list[Fields] = []
-        # The pieces of the last text, joined once: appending piece by piece would copy a long
-        # stream over and over.
+        # The pieces of the last text. They are joined once, because appending each piece to a
+        # string would copy a long text again and again.
         self._text: list[str] = []
         self._text_index: int | None = None
         self._text_data: Mapping[str, Any] | None = None
 
     def think(self, thinking: Thinking) -> bool:
-        """Whether the thinking is part of the message: nobody takes back what nobody signed."""
+        """Adds thinking. Returns whether it is part of the message: no provider accepts thinking
+        that no provider signed.
+        """
         kept = thinking.redacted or (thinking.signature and (thinking.text or self._provider))
         if not kept and thinking.provider_data is None:
             return False
@@ -419,8 +411,8 @@ def _with(part: Fields, provider_data: Mapping[str, Any] | None) -> Fields:
     return part if provider_data is None else {**part, "provider_data": provider_data}
 
 
-def _asked(asked: UserMessage) -> list[Fields]:
-    return _text(asked.message) if asked.parts is None else [part.model_dump() for part in asked.parts]
+def _user_parts(message: UserMessage) -> list[Fields]:
+    return _text(message.message) if message.parts is None else [part.model_dump() for part in message.parts]
 
 
 def _text(text: str) -> list[Fields]:

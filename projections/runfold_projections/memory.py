@@ -1,9 +1,9 @@
-"""Memories with their revisions, folded from one partition of `{prefix}.memories`, and banks from
-`{prefix}.banks`.
+"""Memories with their revisions, folded from one partition of `{prefix}.memories`, and banks,
+folded from one partition of `{prefix}.banks`.
 
-The order of the partition alone decides. A change that the memory's `Head` does not allow changes
-nothing, and leaves no revision. A head is all that decides about the next change; it stays when
-what it is about has expired or was deleted.
+Only the order of the partition decides. The `Head` of a memory decides whether its next change is
+allowed. A refused change has no effect and leaves no revision. The head stays after its memory has
+expired or was deleted.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ from runfold_schemas.memories import (
 
 
 class Head(BaseModel):
-    """What decides about the next change of a memory."""
+    """The facts about a memory that decide whether its next change is allowed."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -43,10 +43,10 @@ class Head(BaseModel):
     memory_id: str
     scope: dict[str, str]
     changed_by: str
-    """The id of the change that made it so."""
+    """The id of the memory's last change."""
     began: int
-    """The offset of its creation, or of the last one: revisions from before are of another life,
-    with which it shares its id.
+    """The offset of the memory's last creation. Earlier revisions belong to a deleted memory with
+    the same id.
     """
     created_at: datetime
     changed_at: datetime
@@ -54,15 +54,16 @@ class Head(BaseModel):
     deleted_at: datetime | None = None
 
     def exists_at(self, at: datetime) -> bool:
-        """Whether the memory is there at that time."""
+        """Whether the memory is neither deleted nor expired at that time."""
         return self.deleted_at is None and (self.expires_at is None or at < self.expires_at)
 
     def can_be_rolled_back(self, at: datetime) -> bool:
+        """Whether a rollback is allowed at that time: also for 48 hours after a deletion."""
         return self.deleted_at is None or at < self.deleted_at + RESTORABLE
 
 
 class MemoryRecord(BaseModel):
-    """A memory as it is read."""
+    """A memory as readers see it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -70,14 +71,14 @@ class MemoryRecord(BaseModel):
     memory_id: str
     memory: Memory
     revision_id: str
-    """The id of the change that made it so; there may be no revision of it."""
+    """The id of the memory's last change. That change may have left no revision."""
     created_at: datetime
     updated_at: datetime
 
 
 class Revision(BaseModel):
-    """What a memory was after one change. It never changes, but that the deletion of its memory
-    lets it expire earlier.
+    """The state of a memory after one change. Only its expiry can change: the deletion of the
+    memory brings it forward.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -88,11 +89,11 @@ class Revision(BaseModel):
     action: str
     """`created`, `updated`, `deleted` or `rolled_back`."""
     offset: int
-    """Of the change, in its partition of `{prefix}.memories`: what orders the revisions of a
-    memory.
+    """The offset of the change in its partition of `{prefix}.memories`. It orders the revisions of
+    a memory.
     """
     run_id: str
-    """The run that caused it; `-` where none did."""
+    """The run that caused the change, `-` if none did."""
     created_at: datetime
     expires_at: datetime
     memory: Memory | None = None
@@ -107,8 +108,8 @@ class Revision(BaseModel):
 
 
 class Ending(NamedTuple):
-    """From the change at `offset` on the revisions of a deleted memory expire with it, or, where it
-    is there again, do not.
+    """A change of the expiry of a memory's revisions: from the change at `offset` on they expire
+    with the deletion, or, if `undone`, they no longer do.
     """
 
     deleted_at: datetime
@@ -117,24 +118,24 @@ class Ending(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """What one change made of a memory."""
+    """The effect of an accepted change of a memory."""
 
     head: Head
     memory: Memory | None
-    """None: it is gone."""
+    """None after a deletion."""
     revision: Revision | None
     ending: Ending | None
 
 
 class Refused(NamedTuple):
-    """The change was not allowed: `kind` for programs, `reason` for people."""
+    """A refused change: `kind` is for programs, `reason` for people."""
 
     kind: str
     reason: str
 
 
 def apply(head: Head | None, event: AnyEvent, offset: int) -> Changed | Refused:
-    """What an event makes of the memory that it is about."""
+    """The effect of an event on its memory, given the memory's head."""
     change, at = event.data, event.timestamp
     assert isinstance(change, MemoryChange)
     if refusal := _refusal(head, change, at):
@@ -174,16 +175,16 @@ def apply(head: Head | None, event: AnyEvent, offset: int) -> Changed | Refused:
 
 
 def _refusal(head: Head | None, change: MemoryChange, at: datetime) -> Refused | None:
-    stands = head is not None and head.exists_at(at)
+    exists = head is not None and head.exists_at(at)
     if isinstance(change, MemoryCreated):
-        return Refused("exists", "a memory of that id exists already") if stands else None
+        return Refused("exists", "a memory with that id exists already") if exists else None
     if isinstance(change, MemoryRolledBack) and (head is None or not head.can_be_rolled_back(at)):
-        return Refused("gone", "the memory was never there, or was deleted more than 48 hours ago")
-    if not stands and not isinstance(change, MemoryRolledBack):
-        return Refused("gone", "the memory is not there")
+        return Refused("gone", "the memory never existed, or was deleted more than 48 hours ago")
+    if not exists and not isinstance(change, MemoryRolledBack):
+        return Refused("gone", "the memory does not exist")
     assert head is not None
     if change.based_on not in (None, head.changed_by):
-        return Refused("changed", "somebody else has changed the memory meanwhile")
+        return Refused("changed", "another change of the memory came first")
     if isinstance(change, MemoryUpdated | MemoryRolledBack) and change.memory.scope != head.scope:
         return Refused("scope", "the scope of a memory never changes")
     return None
@@ -211,16 +212,16 @@ def _revision(event: AnyEvent, memory: Memory | None, offset: int) -> Revision |
 
 
 class HeadAt(NamedTuple):
-    """A head as it is after the change at the offset."""
+    """The head of a memory after the change at `offset`."""
 
     head: Head
     offset: int
 
 
 class MemoryFold:
-    """The fold of some records of one partition, in their order. It begins with the heads that it
-    is given, by key, and has what changed: of each memory the last state, and every revision. Each
-    event is given once; what a head includes is passed over, since somebody has decided it before.
+    """The fold of some events of one partition, in their order. It begins with the stored `heads`,
+    by key. It holds the last state of each changed memory and every new revision. The caller passes
+    each event once. Events that a stored head already includes are skipped.
     """
 
     def __init__(self, heads: Mapping[str, HeadAt]) -> None:
@@ -230,25 +231,25 @@ class MemoryFold:
         self.revisions: list[tuple[str, Revision]] = []
         self.endings: list[tuple[str, Ending]] = []
         self.refused: list[tuple[str, str, Refused]] = []
-        """Key, event id, and why."""
+        """The key, the event id and the refusal of each refused change."""
 
     def take(self, key: str, event: AnyEvent, offset: int) -> None:
-        known = self.heads.get(key) or self._before.get(key)
-        if known is not None and offset <= known.offset:
+        last = self.heads.get(key) or self._before.get(key)
+        if last is not None and offset <= last.offset:
             return
-        made = apply(known.head if known is not None else None, event, offset)
-        if isinstance(made, Refused):
-            self.refused.append((key, event.event_id, made))
+        effect = apply(last.head if last is not None else None, event, offset)
+        if isinstance(effect, Refused):
+            self.refused.append((key, event.event_id, effect))
             return
-        self.heads[key] = HeadAt(made.head, offset)
-        self._memories[key] = made.memory
-        if made.revision is not None:
-            self.revisions.append((key, made.revision))
-        if made.ending is not None:
-            self.endings.append((key, made.ending))
+        self.heads[key] = HeadAt(effect.head, offset)
+        self._memories[key] = effect.memory
+        if effect.revision is not None:
+            self.revisions.append((key, effect.revision))
+        if effect.ending is not None:
+            self.endings.append((key, effect.ending))
 
     def records(self) -> dict[str, MemoryRecord | None]:
-        """The memories that were changed, by key, as they are now; None of those that are gone."""
+        """The changed memories by key, None for a deleted memory."""
         return {key: _record(self.heads[key].head, memory) for key, memory in self._memories.items()}
 
 
@@ -266,8 +267,8 @@ def _record(head: Head, memory: Memory | None) -> MemoryRecord | None:
 
 
 def expire_with_memory(revision: Revision, deleted_at: datetime | None) -> Revision:
-    """The revision as it is when its memory was deleted: it expires with it, unless it does
-    before.
+    """The revision of a memory that was deleted at `deleted_at`, if at all: it expires 48 hours
+    after the deletion, unless it expires earlier.
     """
     if deleted_at is None:
         return revision
@@ -275,22 +276,24 @@ def expire_with_memory(revision: Revision, deleted_at: datetime | None) -> Revis
 
 
 class BankRecord(BaseModel):
-    """A bank as it is read."""
+    """A bank as readers see it."""
 
     model_config = ConfigDict(frozen=True)
 
     bank_id: str
     config: BankConfig
     created_by: str
-    """The id of the event that made it: of two creations of one id the first stands."""
+    """The id of the event that created the bank. If two events create the same id, the first
+    counts.
+    """
     changed_by: str
-    """The id of the last event that changed it."""
+    """The id of the last event that changed the bank."""
     created_at: datetime
     updated_at: datetime
 
 
 def apply_to_bank(bank: BankRecord | None, event: AnyEvent) -> BankRecord | None:
-    """The bank after one more of its facts; None where there is none."""
+    """The bank after one of its events. None if there is no bank."""
     match event.data:
         case BankCreated() as created:
             return bank or BankRecord(
@@ -316,34 +319,35 @@ def apply_to_bank(bank: BankRecord | None, event: AnyEvent) -> BankRecord | None
 
 
 def bank_of(event: AnyEvent) -> str:
-    """The bank that a fact of a bank is about."""
+    """The id of the bank that an event on `{prefix}.banks` changes."""
     assert isinstance(event.data, BankFact)
     return event.data.bank_id
 
 
 def memory_event(record: Record) -> tuple[str, AnyEvent]:
-    """The key and the event of a record of `{prefix}.memories`. Raises `UndecodableError` where
-    they do not fit together.
+    """The key and the event of a record of `{prefix}.memories`. Raises `UndecodableError`, also if
+    the key is not that of the event.
     """
     event = decode_record(record)
     if not isinstance(event.data, MemoryChange):
         raise UndecodableError(f"{event.type} changes no memory")
-    return _keyed(record, memory_key(event.data.bank_id, event.data.memory_id)), event
+    return _check_key(record, memory_key(event.data.bank_id, event.data.memory_id)), event
 
 
 def bank_event(record: Record) -> tuple[str, AnyEvent]:
-    """The key and the event of a record of `{prefix}.banks`. Raises `UndecodableError` where they
-    do not fit together.
+    """The key and the event of a record of `{prefix}.banks`. Raises `UndecodableError`, also if the
+    key is not that of the event.
     """
     event = decode_record(record)
     if not isinstance(event.data, BankFact):
-        raise UndecodableError(f"{event.type} says nothing of a bank")
-    return _keyed(record, bank_key(event.data.bank_id)), event
+        raise UndecodableError(f"{event.type} changes no bank")
+    return _check_key(record, bank_key(event.data.bank_id)), event
 
 
-def _keyed(record: Record, key: str) -> str:
+def _check_key(record: Record, key: str) -> str:
+    """`key`, if it is the key of the record. Otherwise raises `UndecodableError`."""
     if record.key != key.encode():
         raise UndecodableError(
-            f"the key is {(record.key or b'')[:200]!r}, what it is about has {key[:200]!r}"
+            f"the record's key is {(record.key or b'')[:200]!r}, its event has the key {key[:200]!r}"
         )
     return key

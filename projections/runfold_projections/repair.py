@@ -1,9 +1,9 @@
-"""Mending a ledger that no provider accepts, by events that are appended and that everybody can
-see.
+"""Repairs a ledger that no provider accepts by appending events, which every reader can see.
 
 A crash can end a run anywhere: after a call and before its result, within arguments, after thinking
-and before a word. What is missing is published (a result that says that the call was interrupted);
-what is in the way is amended, so that it stands otherwise in the ledger while the log keeps it.
+and before the first word. Missing events are appended, for example a result with the error that the
+call was interrupted. Events that providers refuse are amended: the ledger shows their stand-ins,
+and the log keeps the original.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,30 +33,31 @@ CUT_OFF: Final = "The arguments of this call were cut off, or are no JSON object
 BEGINNING: Final = "(The assistant begins the conversation.)"
 
 Log = Sequence[tuple[int, AnyEvent]]
-"""Events that count, with their offsets, in the order of their log."""
+"""Events that count, with their offsets, in the order of the log."""
 
-Standing = Sequence[tuple[Place, AnyEvent]]
-"""The same as they stand in the ledger."""
+LedgerEvents = Sequence[tuple[Place, AnyEvent]]
+"""The expanded events of a log, with their places."""
 
 
 class Change(NamedTuple):
-    """What shall stand in a place instead of what stands there."""
+    """Replaces the event at `place` by `replacements`."""
 
     place: Place
-    instead: tuple[Data, ...]
+    replacements: tuple[Data, ...]
     reason: str
 
 
 def repair(events: Log) -> list[Data]:
-    """What to append to a log so that every provider accepts its ledger; nothing where they do
-    already.
+    """The events to append to a log so that every provider accepts its ledger. Empty if the ledger
+    needs no repair.
 
-    What no event can mend (an image that a provider does not take) is left to validation.
+    Events cannot repair every fault, for example an image that a provider does not accept.
+    Validation reports such faults.
     """
     appended: list[Data] = []
-    ledger = _standing(events, appended)
-    # Each rule sees the ledger as the rules before it left it. The beginning comes last, when it is
-    # known what remains.
+    ledger = _ledger_events(events, appended)
+    # Each rule sees the ledger after the changes of the rules before it. `_beginning` is the last,
+    # because it depends on what remains.
     rules = (
         _calls_without_objects,
         _unanswerable,
@@ -67,29 +68,31 @@ def repair(events: Log) -> list[Data]:
     )
     for rule in rules:
         appended += _amendments(ledger, rule(ledger))
-        ledger = _standing(events, appended)
+        ledger = _ledger_events(events, appended)
     return appended + list(_interrupted(ledger))
 
 
-def _standing(events: Log, appended: Sequence[Data]) -> Standing:
-    """The events as they stand with what was appended so far."""
+def _ledger_events(events: Log, appended: Sequence[Data]) -> LedgerEvents:
+    """The expanded events, with the amendments in the log and those `appended` so far."""
     amendments = amendments_of(events) | {
         data.offset: data for data in appended if isinstance(data, EventAmended)
     }
     return list(expand_events(events, amendments))
 
 
-def _amendments(ledger: Standing, changes: Iterable[Change]) -> Iterator[EventAmended]:
-    """One amendment for each record that has a change: what else stands for it is told again."""
-    changed = {change.place: change for change in changes}
-    offsets = {offset_of(place) for place in changed}
-    for offset, parts in groupby(ledger, key=lambda part: offset_of(part[0])):
+def _amendments(ledger: LedgerEvents, changes: Iterable[Change]) -> Iterator[EventAmended]:
+    """One amendment for each record with a change. It repeats the unchanged events of the record,
+    because an amendment replaces all of them.
+    """
+    by_place = {change.place: change for change in changes}
+    offsets = {offset_of(place) for place in by_place}
+    for offset, group in groupby(ledger, key=lambda placed: offset_of(placed[0])):
         if offset in offsets:
             stand_ins: list[StandIn] = []
             reasons: dict[str, None] = {}
-            for place, event in parts:
-                change = changed.get(place, Change(place, (event.data,), ""))
-                stand_ins += map(_stand_in, change.instead)
+            for place, event in group:
+                change = by_place.get(place, Change(place, (event.data,), ""))
+                stand_ins += map(_stand_in, change.replacements)
                 reasons[change.reason] = None
             reason = "; ".join(filter(None, reasons))
             yield EventAmended(offset=offset, stand_ins=tuple(stand_ins), reason=reason)
@@ -100,9 +103,9 @@ def _stand_in(data: Data) -> StandIn:
     return StandIn.model_validate({"type": TYPE_OF[type(data)], "data": fields})
 
 
-def _calls_without_objects(ledger: Standing) -> Iterator[Change]:
-    """Arguments that a crash cut off are kept as text, and only an object is taken by every
-    provider.
+def _calls_without_objects(ledger: LedgerEvents) -> Iterator[Change]:
+    """Wraps arguments that are not an object. A crash can leave cut arguments as text, and only an
+    object is accepted by every provider.
     """
     for place, event in ledger:
         if isinstance(event.data, ToolCall) and not isinstance(event.data.payload, dict):
@@ -111,84 +114,87 @@ def _calls_without_objects(ledger: Standing) -> Iterator[Change]:
             yield Change(place, (call,), CUT_OFF)
 
 
-def _unanswerable(ledger: Standing) -> Iterator[Change]:
-    """Calls that no result can reach any more, and results that no call waits for."""
+def _unanswerable(ledger: LedgerEvents) -> Iterator[Change]:
+    """Removes calls that no later result can belong to, and results without a call."""
     planner = ResultPlanner()
     last_of: dict[str, Place] = {}
     for place, event in ledger:
         planner.feed(place, event)
         if isinstance(event.data, ToolCall):
             last_of[event.data.tool_call_id] = place
-    for place, fault in planner.faulty():
+    for place, fault in planner.placed_faults():
         if fault.rule != "call-has-result" or last_of.get(fault.tool_use_id or "") != place:
             yield Change(place, (), f"{fault.text}, and none can come")
 
 
-def _repeated_within(ledger: Standing) -> Iterator[Change]:
-    """Providers take an id once a message. What repeats it gets one of its own, and so do the
-    results for it.
+def _repeated_within(ledger: LedgerEvents) -> Iterator[Change]:
+    """Renames ids that repeat within a message, in calls and in their results, because providers
+    accept an id once in a message.
     """
     repeated = {place for draft in _drafts(ledger) for place in draft.repeated}
-    known = {event.data.tool_call_id for _, event in ledger if isinstance(event.data, ToolCall)}
+    used_ids = {event.data.tool_call_id for _, event in ledger if isinstance(event.data, ToolCall)}
     renamed: dict[str, str] = {}
     for place, event in ledger:
         if not isinstance(event.data, ToolCall | ToolResult):
             continue
         tool_id = event.data.tool_call_id
         if place in repeated:
-            renamed[tool_id] = next(new for n in count(2) if (new := f"{tool_id}-{n}") not in known)
-            known.add(renamed[tool_id])
+            renamed[tool_id] = next(new for n in count(2) if (new := f"{tool_id}-{n}") not in used_ids)
+            used_ids.add(renamed[tool_id])
         elif isinstance(event.data, ToolCall):
             renamed.pop(tool_id, None)
         if tool_id in renamed:
-            said = event.data.model_copy(update={"tool_call_id": renamed[tool_id]})
-            yield Change(place, (said,), f"the id {tool_id!r} stands twice in a message")
+            replacement = event.data.model_copy(update={"tool_call_id": renamed[tool_id]})
+            yield Change(place, (replacement,), f"the id {tool_id!r} stands twice in a message")
 
 
-def _instructions_within(ledger: Standing) -> Iterator[Change]:
-    """Most providers know instructions at the beginning only, and moving them would change what
-    they are about.
+def _instructions_within(ledger: LedgerEvents) -> Iterator[Change]:
+    """Turns instructions within the conversation into user messages. Most providers accept
+    instructions only at the beginning, and moving them there would change their meaning.
     """
-    spoken = False
+    has_begun = False
     for place, event in ledger:
-        if isinstance(event.data, SystemMessage) and spoken and event.data.message:
+        if isinstance(event.data, SystemMessage) and has_begun and event.data.message:
             text = f"[Instructions] {event.data.message}"
             yield Change(place, (UserMessage(message=text),), "instructions within the conversation")
-        spoken = spoken or _speaks(event) or _text_of(event) != ""
+        has_begun = has_begun or _has_content(event) or _text_of(event) != ""
 
 
-def _thinking_alone(ledger: Standing) -> Iterator[Change]:
-    """Thinking that no word followed: providers refuse a message of nothing else."""
+def _thinking_alone(ledger: LedgerEvents) -> Iterator[Change]:
+    """Removes thinking from messages without any other content, because providers refuse them."""
     for draft in _drafts(ledger):
-        if draft.thinking and not any(map(_says_something, draft.parts)):
+        if draft.thinking and not any(map(_is_more_than_thinking, draft.parts)):
             for place in draft.thinking:
                 yield Change(place, (), "thinking that nothing followed")
 
 
-def _beginning(ledger: Standing) -> Iterator[Change]:
-    """Most providers refuse a conversation that the assistant begins."""
+def _beginning(ledger: LedgerEvents) -> Iterator[Change]:
+    """Puts a user message before a conversation that the assistant begins, because most providers
+    refuse such a conversation.
+    """
     for place, event in ledger:
-        if isinstance(event.data, UserMessage) and _speaks(event):
+        if isinstance(event.data, UserMessage) and _has_content(event):
             return
-        if _speaks(event):
+        if _has_content(event):
             yield Change(place, (UserMessage(message=BEGINNING), event.data), "the assistant began")
             return
 
 
-def _interrupted(ledger: Standing) -> Iterator[Data]:
+def _interrupted(ledger: LedgerEvents) -> Iterator[Data]:
+    """Results for the calls that have none."""
     planner = ResultPlanner()
     calls: dict[Place, ToolCall] = {}
     for place, event in ledger:
         planner.feed(place, event)
         if isinstance(event.data, ToolCall):
             calls[place] = event.data
-    for place, fault in planner.faulty():
+    for place, fault in planner.placed_faults():
         if fault.rule == "call-has-result":
             call = calls[place]
             yield ToolResult(tool_call_id=call.tool_call_id, tool_name=call.tool_name, error=INTERRUPTED)
 
 
-def _drafts(ledger: Standing) -> list[Draft]:
+def _drafts(ledger: LedgerEvents) -> list[Draft]:
     stream = LedgerStream(plan_results(ledger))
     drafts = [draft for place, event in ledger for draft in stream.feed(place, event)]
     return [*drafts, *stream.finish()]
@@ -198,8 +204,8 @@ def _text_of(event: AnyEvent) -> str:
     return event.data.message if isinstance(event.data, UserMessage | AssistantMessage) else ""
 
 
-def _speaks(event: AnyEvent) -> bool:
-    """Whether the event puts something other than instructions into the ledger."""
+def _has_content(event: AnyEvent) -> bool:
+    """Whether the event adds something other than instructions to the ledger."""
     match event.data:
         case UserMessage(message=text, parts=parts):
             return bool(text.strip() if parts is None else parts)
@@ -215,7 +221,7 @@ def _speaks(event: AnyEvent) -> bool:
             return False
 
 
-def _says_something(part: Fields | Place) -> bool:
+def _is_more_than_thinking(part: Fields | Place) -> bool:
     if not isinstance(part, dict):
         return True
     return part["type"] != "thinking" and (part["type"] != "text" or bool(part["text"].strip()))

@@ -1,11 +1,11 @@
-"""The run record: what a run is, folded from its log.
+"""The run record: the status, labels, usage and counts of a run, folded from its log.
 
-Terminal is terminal. A change that the current status does not allow is counted
-(`illegal_transitions`) and changes nothing else: the log is a fact, and refusing to fold it would
-hide the run.
+The status of an ended run never changes. If the current status does not allow a change, the fold
+counts it (`illegal_transitions`) and does nothing else. Refusing to fold such a log would hide the
+run.
 
-The record of any log is small (its JSON is under 256 KB), because every reader and the projector
-hold it whole.
+The JSON of a record is under 256 KB for any log, because every reader and the projector hold it
+whole.
 """
 
 from collections.abc import Iterable, Mapping
@@ -56,7 +56,8 @@ from runfold_schemas.sessions import (
 )
 
 ERROR_LENGTH_MAX: Final = 4096
-"""How much of a run's error its record shows, in characters; the event has all of it."""
+"""The number of characters of a run's error that its record shows. The event has the whole error.
+"""
 
 _LIVE: Final[frozenset[Status]] = frozenset(get_args(Status)) - frozenset(ENDINGS.values())
 
@@ -73,9 +74,7 @@ class TokenTotals(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """A run after the first `next_offset` records of its log. Times are the producers'
-    (`timestamp`).
-    """
+    """A run after the first `next_offset` records of its log. Times are the producers' `timestamp`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -92,25 +91,25 @@ class RunRecord(BaseModel):
     error: str | None = None
     usage: TokenTotals = TokenTotals()
     counts: dict[str, int] = {}
-    """Events that count, by type."""
+    """The number of events that count, by type."""
     exceptions: dict[str, int] = {}
-    """Records that are duplicates, rejected, late or undecodable, by outcome."""
+    """The number of records that are duplicates, rejected, late or undecodable, by outcome."""
     illegal_transitions: int = 0
     next_offset: int = 0
 
 
 def fold(record: RunRecord, admitted: Iterable[Admitted]) -> RunRecord:
-    """The record after some more of its log. Folding in any portions gives the same."""
+    """The record after further records of its log. Any division of the log gives the same result."""
     counts, exceptions = dict(record.counts), dict(record.exceptions)
     changes: dict[str, Any] = {"counts": counts, "exceptions": exceptions}
     last: AnyEvent | None = None
-    for one in admitted:
-        changes["next_offset"] = one.record.offset + 1
-        if one.outcome != "accepted":
-            exceptions[one.outcome] = exceptions.get(one.outcome, 0) + 1
-        if one.event is None or not one.counts:
+    for each in admitted:
+        changes["next_offset"] = each.record.offset + 1
+        if each.outcome != "accepted":
+            exceptions[each.outcome] = exceptions.get(each.outcome, 0) + 1
+        if each.event is None or not each.counts:
             continue
-        last = one.event
+        last = each.event
         counts[last.type] = counts.get(last.type, 0) + 1
         if last.turn_id is not None:
             changes["turn_id"] = last.turn_id
@@ -122,7 +121,9 @@ def fold(record: RunRecord, admitted: Iterable[Admitted]) -> RunRecord:
 
 
 _CHANGING: Final = LIFECYCLE | {"run_labeled", "token_usage"}
-"""The kinds that change more than the counts; the rest, nearly all of a log, take the short way."""
+"""The kinds that change more than the counts. Nearly all events of a log are of other kinds, for
+which `fold` does no more.
+"""
 
 
 def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
@@ -137,25 +138,25 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
                 "labels": opened.labels,
             }
         case RunStarted():
-            return _moved(record, "running", allowed={"pending"})
+            return _transition(record, "running", allowed={"pending"})
         case RunPaused():
-            return _moved(record, "paused", allowed={"running"})
+            return _transition(record, "paused", allowed={"running"})
         case RunResumed():
-            return _moved(record, "running", allowed={"paused"})
+            return _transition(record, "running", allowed={"paused"})
         case RunCompleted():
-            return _moved(record, "completed", allowed=_LIVE, phase="completed")
+            return _transition(record, "completed", allowed=_LIVE, phase="completed")
         case RunFailed() as failed:
-            return _moved(
+            return _transition(
                 record, "failed", allowed=_LIVE, phase="failed", error=failed.error[:ERROR_LENGTH_MAX]
             )
         case RunCanceled():
-            return _moved(record, "canceled", allowed=_LIVE, phase="canceled")
+            return _transition(record, "canceled", allowed=_LIVE, phase="canceled")
         case RunLabeled() as labeled:
             return {"labels": merged_labels(record.labels, labeled.labels)}
         case PhaseChanged() as changed:
             return {"phase": changed.phase}
         case TokenUsage() as usage:
-            return {"usage": _added(record.usage, usage)}
+            return {"usage": _add_usage(record.usage, usage)}
         case (
             SystemMessage()
             | UserMessage()
@@ -182,19 +183,21 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
             assert_never(event.data)
 
 
-def _moved(record: RunRecord, status: Status, *, allowed: Iterable[Status], **more: str) -> Mapping[str, Any]:
+def _transition(
+    record: RunRecord, status: Status, *, allowed: Iterable[Status], **more: str
+) -> Mapping[str, Any]:
     if record.status in allowed:
         return {"status": status, **more}
     return {"illegal_transitions": record.illegal_transitions + 1}
 
 
 def merged_labels(labels: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Those that are there may change; new ones are taken, in their order, while there is room."""
+    """`labels` with `more` merged over them. New labels beyond the limit of a run are ignored."""
     merged = {**labels, **more}
     return dict(islice(merged.items(), LABELS_MAX))
 
 
-def _added(totals: TokenTotals, usage: TokenUsage) -> TokenTotals:
+def _add_usage(totals: TokenTotals, usage: TokenUsage) -> TokenTotals:
     return TokenTotals(
         input_tokens=totals.input_tokens + usage.input_tokens,
         output_tokens=totals.output_tokens + usage.output_tokens,

@@ -1,9 +1,8 @@
-"""Sessions, and the state that they share, folded from one partition of `{prefix}.sessions`.
+"""Sessions and their shared state, folded from one partition of `{prefix}.sessions`.
 
-The order of the partition decides: of two creations of one id the first stands, and a change says
-by its run which life of the session it means. What contradicts that changes nothing. An event
-counts once under its key, however often it comes: its publisher forwards it, and the projector in
-any case.
+The order of the partition decides. If two events create the same id, the first counts. The run of a
+change names the life of the session that it changes; a change of another life has no effect. An
+event counts once under its key, also if both its publisher and the projector forward it.
 """
 
 from collections.abc import Mapping
@@ -29,14 +28,14 @@ from runfold_schemas.sessions import (
 )
 
 _KEY_LENGTH_MAX: Final = 5_000
-"""More than the key of any app and user that events can name."""
+"""Longer than any key made from the app and the user of an event."""
 
 _SCOPES: Final = {"app": APP_PREFIX, "user": USER_PREFIX}
-"""By the word that a scope's key begins with: what the keys begin with that it holds."""
+"""The prefix of the state keys in a scope, by the first word of the scope's key."""
 
 
 class SessionRecord(BaseModel):
-    """A session as its own facts have it. What is said in it stands in the log of its run."""
+    """A session, folded from its own events. The conversation is in the log of the session's run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -53,7 +52,7 @@ class SessionRecord(BaseModel):
 
 
 def apply(record: SessionRecord | None, event: AnyEvent) -> SessionRecord | None:
-    """The session after one more of its own facts; None where there is none."""
+    """The session after one of its own events. None if there is no session."""
     match event.data:
         case SessionCreated() as created:
             return record or _created(created, event)
@@ -66,22 +65,22 @@ def apply(record: SessionRecord | None, event: AnyEvent) -> SessionRecord | None
 
 
 class SharedFold:
-    """The fold of some records of one partition, in their order. It begins with the sessions that
-    it is given, and has only what changed. Each event is given once.
+    """The fold of some events of one partition, in their order. It begins with the stored
+    `sessions`, and holds only what changes. The caller passes each event once.
     """
 
     def __init__(self, sessions: Mapping[str, SessionRecord]) -> None:
         self._before = sessions
         self.sessions: dict[str, SessionRecord | None] = {}
         self.deleted: list[tuple[SessionRecord, int]] = []
-        """Each with the offset at which it was deleted."""
+        """Deleted sessions, each with the offset of its deletion."""
         self.values: dict[tuple[str, str], Value] = {}
-        """By scope and key."""
+        """Changed values, by scope and key."""
 
     def take(self, key: str, event: AnyEvent, offset: int) -> None:
         match event.data:
-            case SessionCreated() | SessionUpdated() | SessionDeleted() as fact:
-                self._take_fact(fact.session_id, event, offset)
+            case SessionCreated() | SessionUpdated() | SessionDeleted() as change:
+                self._change_session(change.session_id, event, offset)
             case StateChanged():
                 prefix = _SCOPES[key.partition(":")[0]]
                 for name, value in (event.state_delta or {}).items():
@@ -90,7 +89,7 @@ class SharedFold:
             case _:
                 pass
 
-    def _take_fact(self, session_id: str, event: AnyEvent, offset: int) -> None:
+    def _change_session(self, session_id: str, event: AnyEvent, offset: int) -> None:
         before = self.sessions[session_id] if session_id in self.sessions else self._before.get(session_id)
         after = apply(before, event)
         if after is not before:
@@ -100,25 +99,25 @@ class SharedFold:
 
 
 def shared_event(record: Record) -> tuple[str, AnyEvent]:
-    """The key and the event of a record of `{prefix}.sessions`. Raises `UndecodableError` where
-    they do not fit together.
+    """The key and the event of a record of `{prefix}.sessions`. Raises `UndecodableError`, also if
+    the key is not that of the event.
     """
     event = decode_record(record)
     try:
         key = (record.key or b"").decode()
     except UnicodeDecodeError as error:
-        raise UndecodableError("the record's key is no UTF-8") from error
+        raise UndecodableError("the record's key is not UTF-8") from error
     match event.data:
         case SessionCreated() as created:
-            fits = key == session_key(created.session_id) and is_session_run(event.run_id, created.log_id)
-        case SessionUpdated() | SessionDeleted() as fact:
-            fits = key == session_key(fact.session_id)
+            matches = key == session_key(created.session_id) and is_session_run(event.run_id, created.log_id)
+        case SessionUpdated() | SessionDeleted() as change:
+            matches = key == session_key(change.session_id)
         case StateChanged():
-            fits = key.partition(":")[0] in _SCOPES and len(key) <= _KEY_LENGTH_MAX
+            matches = key.partition(":")[0] in _SCOPES and len(key) <= _KEY_LENGTH_MAX
         case _:
-            raise UndecodableError(f"{event.type} changes nothing that runs share")
-    if not fits:
-        raise UndecodableError(f"the key {key[:200]!r} is not what {event.type} is about")
+            raise UndecodableError(f"{event.type} changes neither a session nor shared state")
+    if not matches:
+        raise UndecodableError(f"the key {key[:200]!r} is not the key of this {event.type}")
     return key, event
 
 
@@ -138,13 +137,13 @@ def _created(created: SessionCreated, event: AnyEvent) -> SessionRecord:
 
 
 def _updates(record: SessionRecord, updated: SessionUpdated) -> Mapping[str, Any]:
-    given: dict[str, Any] = {"display_name": updated.display_name, "expires_at": updated.expires_at}
-    changed = {name: value for name, value in given.items() if value is not None}
-    return {**changed, "labels": merged_labels(record.labels, updated.labels)}
+    fields: dict[str, Any] = {"display_name": updated.display_name, "expires_at": updated.expires_at}
+    changes = {name: value for name, value in fields.items() if value is not None}
+    return {**changes, "labels": merged_labels(record.labels, updated.labels)}
 
 
 def life_of(record: SessionRecord) -> Life:
-    """The life of the session's own run, as the catalog has it while the session stands."""
+    """The life of the session's own run, as in the catalog while the session exists."""
     return Life(
         run_id=record.run_id,
         log_id=record.log_id,

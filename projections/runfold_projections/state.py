@@ -1,8 +1,8 @@
-"""State: values by key, each decided by the one log that orders its scope.
+"""State: values by key. The log that orders a scope decides the values of its keys.
 
-A run's own keys are decided by its log; `app:` and `user:` keys by `{prefix}.sessions`, to which an
-event that changes them is forwarded. `temp:` keys live for one call, so a log may carry them and no
-fold takes them.
+A run's own log decides the run's own keys. `{prefix}.sessions` decides `app:` and `user:` keys, so
+events that change them are forwarded there. `temp:` keys live for one call: a log may contain them,
+and folds ignore them.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,11 @@ from runfold_schemas.sessions import StateChanged, app_scope, user_scope
 from runfold_schemas.topics import RECORD_BYTES_MAX
 
 FORWARD_BYTES_MAX: Final = RECORD_BYTES_MAX // 2
-"""Of an event that is forwarded, so that it fits into its topic with any key. A larger change of
-shared state is none.
+"""The limit for a forwarded event, so that it fits into its topic with any key. A larger change of
+shared state has no effect.
 """
 
-
-_DECIDED_ELSEWHERE: Final = frozenset(
+_SHARED_KINDS: Final = frozenset(
     {
         "memory_created",
         "memory_updated",
@@ -35,11 +34,11 @@ _DECIDED_ELSEWHERE: Final = frozenset(
         "bank_deleted",
     }
 )
-"""The kinds of events that change what other topics than their run's decide."""
+"""The kinds of events whose changes are decided by a shared topic and not by their run's log."""
 
 
 class Value(NamedTuple):
-    """What a key holds: any JSON, and the offset of the event that set it."""
+    """The value of a key, any JSON, and the offset of the event that set it."""
 
     value: Any
     offset: int
@@ -51,36 +50,37 @@ class Forward(NamedTuple):
     key: str
     event: AnyEvent
     session_id: str | None = None
-    """Only if this is a session of the event's run: its opening came first, and another run may
-    have won the session.
+    """The session, if the event opens a run for a session. Another run may have won that session.
     """
 
 
-def own_changes(one: Admitted) -> dict[str, Value]:
-    """What a record of a run's log sets of its own state: of two values of a key the later offset's
-    stands. An event that came after the end changes nothing any more.
+def own_changes(admitted: Admitted) -> dict[str, Value]:
+    """The values that a record of a run's log sets in the run's own state. The value with the
+    highest offset counts. Late events change no state.
     """
-    if one.event is None or not one.event.state_delta or one.outcome != "accepted":
+    event = admitted.event
+    if event is None or not event.state_delta or admitted.outcome != "accepted":
         return {}
-    return {key: Value(value, one.record.offset) for key, value in own_keys(one.event.state_delta).items()}
+    offset = admitted.record.offset
+    return {key: Value(value, offset) for key, value in own_keys(event.state_delta).items()}
 
 
-def shared_changes(one: Admitted, *, app: str, user: str | None) -> list[Forward]:
-    """What a record of a run's log changes that others share."""
-    if one.event is None or one.outcome != "accepted":
+def shared_changes(admitted: Admitted, *, app: str, user: str | None) -> list[Forward]:
+    """The changes of shared state, memories and banks in a record of a run's log."""
+    if admitted.event is None or admitted.outcome != "accepted":
         return []
-    return [forward for forward in forwards(one.event, app=app, user=user) if fits(forward)]
+    return [forward for forward in forwards(admitted.event, app=app, user=user) if fits(forward)]
 
 
 def fits(forward: Forward) -> bool:
-    """Whether it can be forwarded: written anew, a number may be several times as long as it
-    was.
+    """Whether the event is short enough to be forwarded. Encoding it again can make a number
+    several times as long.
     """
     return len(encode(forward.event)) <= FORWARD_BYTES_MAX
 
 
 def own_keys(delta: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What an event changes of its run's own state."""
+    """The changes of the run's own state in a `state_delta`."""
     shared = (APP_PREFIX, USER_PREFIX, TEMP_PREFIX)
     return {key: value for key, value in (delta or {}).items() if not key.startswith(shared)}
 
@@ -90,41 +90,41 @@ def without_temporary(delta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changes_shared(event: AnyEvent) -> bool:
-    """Whether an event on a run's log may change what others share."""
-    return event.state_delta is not None or event.type in _DECIDED_ELSEWHERE
+    """Whether an event of a run's log may change shared state, memories or banks."""
+    return event.state_delta is not None or event.type in _SHARED_KINDS
 
 
 def forwards(event: AnyEvent, *, app: str, user: str | None) -> list[Forward]:
-    """What an event on a run's log changes that others share: for each key that it is decided by
-    one event of the same `event_id`.
+    """The events to forward for an event of a run's log: for each key that it changes in a shared
+    topic one event with the same `event_id`.
     """
     delta = event.state_delta or {}
     scopes = [(APP_PREFIX, app_scope(app))]
     if user is not None:
         scopes.append((USER_PREFIX, user_scope(app, user)))
-    found = []
+    events = []
     for prefix, scope in scopes:
-        changed = {key: value for key, value in delta.items() if key.startswith(prefix)}
-        if changed:
+        changes = {key: value for key, value in delta.items() if key.startswith(prefix)}
+        if changes:
             session_id = event.data.session_id if isinstance(event.data, RunOpened) else None
-            found.append(Forward(scope, _forwarded(event, StateChanged(), state_delta=changed), session_id))
+            events.append(Forward(scope, _with_data(event, StateChanged(), state_delta=changes), session_id))
     match event.data:
         case MemoryChange() as change:
-            found.append(_change(event, change))
+            events.append(_memory_forward(event, change))
         case MemoriesGenerated() as generated:
-            found += [_change(event, change) for change in generated.changes()]
+            events += [_memory_forward(event, change) for change in generated.changes()]
         case BankFact() as fact:
-            found.append(Forward(bank_key(fact.bank_id), _forwarded(event, fact)))
+            events.append(Forward(bank_key(fact.bank_id), _with_data(event, fact)))
         case _:
             pass
-    return found
+    return events
 
 
-def _change(event: AnyEvent, change: MemoryChange) -> Forward:
-    return Forward(memory_key(change.bank_id, change.memory_id), _forwarded(event, change))
+def _memory_forward(event: AnyEvent, change: MemoryChange) -> Forward:
+    return Forward(memory_key(change.bank_id, change.memory_id), _with_data(event, change))
 
 
-def _forwarded(event: AnyEvent, data: Data, **envelope: Any) -> AnyEvent:
+def _with_data(event: AnyEvent, data: Data, **envelope: Any) -> AnyEvent:
     return new_event(
         data, event_id=event.event_id, run_id=event.run_id, timestamp=event.timestamp, **envelope
     )

@@ -1,7 +1,6 @@
-"""What is wrong with a ledger: every fault, not only the first, each with its place and its rule.
+"""Finds all faults of a ledger, each with its place and the broken rule.
 
-The folds report what a log lacks (a call without a result) in the same words, so a reader learns
-one type.
+The folds report faults of a log (a call without a result) with the same type.
 """
 
 from collections import Counter
@@ -29,13 +28,13 @@ Rule = Literal[
     "text-not-blank",
     "inexpressible",
 ]
-"""The rule that was broken, as a name that stays the same between versions."""
+"""The name of a broken rule. Names stay the same between versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One broken rule. A fault of messages has a `message_index`, a fault of a log has an `offset`;
-    both count from 0.
+    """One broken rule. A fault of messages has a `message_index`, a fault of a log has an `offset`.
+    Both count from 0.
     """
 
     rule: Rule
@@ -47,13 +46,15 @@ class Fault:
 
 
 def validate_bedrock(messages: Sequence[Message], *, thinking: bool) -> list[Fault]:
-    """What Bedrock would refuse, in the order of the messages.
+    """The faults for which Bedrock would refuse the messages, in their order.
 
-    With `thinking` on, an assistant message with tool_use starts with thinking, be the part empty
-    or not. The message after it is from the user; its results are no more than the declared calls
-    and a subset of their ids. Missing results are no fault here, and neither are results after a
-    message that called nothing. Ids are compared as sets, without the empty one. The rules, their
-    order and the texts are those of Goa-AI 0.38.0; it stops at the first.
+    The rules for an assistant message with tool_use: if `thinking` is on, the message starts with
+    thinking, which may be empty. The next message is the user's. Its results are no more than the
+    calls, and their ids are ids of the calls. Missing results are no fault here, and neither are
+    results after a message without calls. Ids are compared as sets, without the empty id.
+
+    The rules, their order and the texts are those of Goa-AI 0.38.0, which reports only the first
+    fault.
     """
     return [
         fault
@@ -64,10 +65,11 @@ def validate_bedrock(messages: Sequence[Message], *, thinking: bool) -> list[Fau
 
 
 def validate_strict(messages: Sequence[Message]) -> list[Fault]:
-    """What keeps a ledger from being complete, in the order of the messages.
+    """The faults that make a ledger incomplete, in the order of the messages.
 
-    Every call has an id, unique in its message, and exactly one result in the user message right
-    after it; every result stands there. The rules are ours: a provider may be content with less.
+    Every call has an id that is unique in its message, and exactly one result in the user message
+    right after it. Results occur nowhere else. These are Runfold's own rules; a provider may accept
+    less.
     """
     return [
         fault
@@ -144,14 +146,14 @@ def _strict(index: int, rule: Rule, tool_id: str, text: str) -> Fault:
 
 
 def _calls_before(messages: Sequence[Message], index: int) -> set[str]:
-    """The calls that the message at `index` may answer."""
+    """The ids of the calls that results in the message at `index` may answer."""
     if index == 0 or messages[index].role != "user" or messages[index - 1].role != "assistant":
         return set()
     return set(_calls(messages[index - 1]))
 
 
 def _results_after(messages: Sequence[Message], index: int) -> set[str]:
-    """The results that may answer the message at `index`."""
+    """The ids of the results that may answer calls in the message at `index`."""
     following = index + 1
     if following == len(messages) or not _calls_before(messages, following):
         return set()

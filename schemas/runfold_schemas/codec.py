@@ -135,7 +135,7 @@ def decode_record(record: Record) -> AnyEvent:
     header_values = dict(record.headers)
     for name, expected in (("ce_id", event.event_id), ("ce_type", event.type)):
         if header_values.get(name) not in (None, expected.encode()):
-            raise UndecodableError(f"header {name} is {header_values[name]!r}, the event has {expected!r}")
+            raise UndecodableError(f"header {name} is {header_values[name]!r}, the event says {expected!r}")
     return event
 
 
@@ -177,7 +177,7 @@ def _refuse_constants(value: bytes) -> None:
     """Refuses NaN and Infinity, which pydantic's parser accepts and other JSON parsers refuse."""
 
     def refuse(constant: str) -> None:
-        raise UndecodableError(f"Invalid JSON: {constant} is not a number in JSON")
+        raise UndecodableError(f"Invalid JSON: {constant} is not a number that JSON has")
 
     json.loads(value, parse_constant=refuse)
 

@@ -100,7 +100,7 @@ class UndecodableError(RunfoldError):
     """Bytes that are not an event of this contract. `reason` fits into one line of a header.
 
     The reason may quote the bytes. It is stored in a page beside them, so it is cut at 1,000
-    characters.
+    characters. `runfold verify` compares stored reasons, so their texts stay the same.
     """
 
     def __init__(self, reason: str) -> None:

@@ -46,7 +46,7 @@ ManagedTopic = Literal[
 
 def _without_star(text: str) -> str:
     if "*" in text:
-        raise ValueError("a scope cannot contain `*`: scopes match exactly, not by patterns")
+        raise ValueError("a scope has no `*` in it: memories are found by their whole scope")
     return text
 
 
