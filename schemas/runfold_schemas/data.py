@@ -23,7 +23,8 @@ LogId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 """A UUID in lower case without its hyphens; publishers choose a UUIDv7."""
 
 DisplayName = Annotated[str, StringConstraints(max_length=500)]
-TurnId = Annotated[str, StringConstraints(max_length=200)]
+TURN_ID_LENGTH_MAX: Final = 200
+TurnId = Annotated[str, StringConstraints(max_length=TURN_ID_LENGTH_MAX)]
 
 MESSAGE_ID_LENGTH_MAX: Final = 1000
 """Long, because gateways put the ids of providers into longer ids of their own."""
@@ -61,8 +62,11 @@ Time = Annotated[AwareDatetime, AfterValidator(_check_year)]
 """A time with a UTC offset. Its year leaves room to convert the time to any zone and to add a year.
 """
 
-TtlSeconds = Annotated[float, Field(gt=0, le=3_000_000_000, allow_inf_nan=False)]
-"""A time to live, in seconds: 95 years at the most."""
+TTL_SECONDS_MAX: Final = 3_000_000_000
+"""95 years, so that the sum of now and a time to live is a date."""
+
+TtlSeconds = Annotated[float, Field(gt=0, le=TTL_SECONDS_MAX, allow_inf_nan=False)]
+"""A time to live, in seconds."""
 
 
 class Data(BaseModel):

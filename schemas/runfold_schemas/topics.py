@@ -20,6 +20,9 @@ TOPIC_BYTES_MAX: Final = 249
 RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
 """`max.message.bytes` of a run's topic: the largest record batch, in bytes."""
 
+OFFSET_MAX: Final = 2**63 - 2
+"""The largest offset that a caller may name: the offset after it fits into 64 bits as well."""
+
 DEAD_LETTER_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
 """`max.message.bytes` of the dead letters: a dead letter holds a whole record and the reason."""
 

@@ -64,7 +64,7 @@ async def listed(memories: MemoryStore, **options: Any) -> list[str]:
         "cursor": None,
     }
     async with aclosing(memories.list("b", **(defaults | options))) as found:
-        return [record.memory_id async for _, record in found]
+        return [record.memory_id async for record in found]
 
 
 async def test_a_memory_is_read_as_it_was_saved_to_the_microsecond(memories):

@@ -30,7 +30,7 @@ from runfold.adk.events import events_of, framework_event, json_form, state_delt
 from runfold.client.session import EventsWanted, Session, SessionVerbs
 from runfold_projections.state import without_temporary
 from runfold_schemas.codec import decode, new_event
-from runfold_schemas.data import TEMP_PREFIX, USER_PREFIX
+from runfold_schemas.data import TEMP_PREFIX, TURN_ID_LENGTH_MAX, USER_PREFIX
 from runfold_schemas.errors import (
     InvalidEventError,
     RejectedError,
@@ -48,7 +48,6 @@ _REDELIVERED_WITHIN: Final = 20
 among all of them; only the caller's list would then have it twice.
 """
 
-_TURN_ID_LENGTH_MAX: Final = 200
 
 _CLOCK_ERROR: Final = timedelta(milliseconds=1)
 """Our times are exact to the microsecond, ADK's to the float: what is near enough is compared by
@@ -288,7 +287,7 @@ def _logged(event: Event, said: FrameworkEvent, delta: dict[str, Any], seen: _Ma
         event_id=str(uuid.UUID(bytes=blake2b(name, digest_size=16).digest())),
         run_id=seen.run_id,
         timestamp=time_of(event),
-        turn_id=invocation if 0 < len(invocation) <= _TURN_ID_LENGTH_MAX else None,
+        turn_id=invocation if 0 < len(invocation) <= TURN_ID_LENGTH_MAX else None,
         expected_offset=seen.offset,
         **({"state_delta": delta} if delta else {}),
     )

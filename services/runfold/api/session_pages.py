@@ -5,8 +5,7 @@ from typing import Final
 
 from runfold.client.session import Logged, Session
 from runfold.documents.sessions import session_json, sessions_json
-from runfold.store.listing import cursor_after
-from runfold.store.sessions import sort_key
+from runfold.store.sessions import cursor_after
 
 _BYTES_MAX: Final = 4 * 1024 * 1024
 """Of events or sessions in one page, whatever its limit; one of them alone may be larger."""
@@ -40,7 +39,7 @@ async def listed(read: Reading, limit: int, cursor: str | None) -> bytes:
             size += len(shown[-1])
             if size > _BYTES_MAX:
                 is_last = session is found[-1]
-                return sessions_json(shown, cursor if is_last else cursor_after(sort_key(session.record)))
+                return sessions_json(shown, cursor if is_last else cursor_after(session.record))
         if cursor is None or len(shown) >= limit:
             return sessions_json(shown, cursor)
         # As many as there is room for, if they are as large as those before.

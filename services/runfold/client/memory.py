@@ -3,13 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
-from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import BankConfig, ExtractedMemory, Memory, memory_key
-
-_OFFSET_DIGITS: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,18 +192,3 @@ class MemoryVerbs(Protocol):
     ) -> tuple[Sequence[Revision], str | None]: ...
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision: ...
-
-
-def offset_of(cursor: str | None) -> int | None:
-    """Where a list of revisions goes on. Raises `InvalidEventError` for what was not given out
-    here.
-    """
-    if cursor is None:
-        return None
-    if not cursor.isdecimal() or len(cursor) > _OFFSET_DIGITS:
-        raise foreign_cursor()
-    return int(cursor)
-
-
-def foreign_cursor() -> InvalidEventError:
-    return InvalidEventError("the cursor is not one that was given out here", field="cursor")

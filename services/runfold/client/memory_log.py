@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import TypeVar
+from typing import Final, TypeVar
+
+from pydantic import AwareDatetime, TypeAdapter
 
 from runfold.client.connection import LogConnection
-from runfold.client.memory import MemoriesWanted, Published, foreign_cursor, offset_of
+from runfold.client.memory import MemoriesWanted, Published
 from runfold.log.settings import LogSettings
 from runfold.log.shared import deciding, partitions_of, read_counting
 from runfold_projections.memory import (
@@ -23,11 +25,14 @@ from runfold_projections.memory import (
     bank_of,
     expire_with_memory,
 )
+from runfold_schemas.cursors import decode_cursor, decode_offset, encode_cursor, encode_offset
 from runfold_schemas.memories import bank_key, memory_key
 from runfold_schemas.topics import Partition
 
 Place = tuple[datetime, str]
 """Of an entry in its list: its time, and its name."""
+
+_PLACE: Final = TypeAdapter[Place](tuple[AwareDatetime, str])
 
 EntryT = TypeVar("EntryT")
 
@@ -93,7 +98,7 @@ class LogMemoryReader:
             memory_key(bank_id, memory_id),
             datetime.now(UTC),
         )
-        before = offset_of(cursor)
+        before = decode_offset(cursor) if cursor is not None else None
         found = [
             revision
             for (of, _), revision in folded.revisions.items()
@@ -104,7 +109,7 @@ class LogMemoryReader:
             and (before is None or revision.offset < before)
         ]
         found.sort(key=lambda revision: revision.offset, reverse=True)
-        return found[:limit], str(found[limit - 1].offset) if len(found) > limit else None
+        return found[:limit], encode_offset(found[limit - 1].offset) if len(found) > limit else None
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None:
         folded = await self._of(bank_id, memory_id)
@@ -189,19 +194,11 @@ def _page(
     """
     placed.sort(key=itemgetter(0), reverse=not ascending)
     if cursor is not None:
-        last = _place_of(cursor)
+        last = decode_cursor(cursor, _PLACE)
         placed = [one for one in placed if (one[0] > last if ascending else one[0] < last)]
     following = _cursor_after(placed[limit - 1][0]) if len(placed) > limit else None
     return [entry for _, entry in placed[:limit]], following
 
 
 def _cursor_after(place: Place) -> str:
-    return f"{place[0].isoformat()} {place[1]}"
-
-
-def _place_of(cursor: str) -> Place:
-    time, _, name = cursor.partition(" ")
-    try:
-        return datetime.fromisoformat(time), name
-    except ValueError as error:
-        raise foreign_cursor() from error
+    return encode_cursor(place[0].isoformat(), place[1])

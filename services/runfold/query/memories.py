@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 
-from runfold.client.memory import MemoriesWanted, Published, offset_of
+from runfold.client.memory import MemoriesWanted, Published
 from runfold.log.shared import deciding
 from runfold.query.decided import DecidedReader
-from runfold.store.listing import SortKey, cursor_after
+from runfold.store.memories import cursor_after
 from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
+from runfold_schemas.cursors import decode_offset, encode_offset
 from runfold_schemas.memories import bank_key, memory_key
 from runfold_schemas.topics import Partition
 
@@ -66,14 +67,14 @@ class StoredMemories:
         limit: int,
         cursor: str | None,
     ) -> tuple[list[Revision], str | None]:
-        key, before = memory_key(bank_id, memory_id), offset_of(cursor)
+        key, before = memory_key(bank_id, memory_id), decode_offset(cursor) if cursor is not None else None
         edition = await self._decided.of_keys(key)
         if edition is None:
             return [], None
         found = await edition.revisions.list(
             key, since=since, labels=labels, now=datetime.now(UTC), before=before, limit=limit + 1
         )
-        return found[:limit], str(found[limit - 1].offset) if len(found) > limit else None
+        return found[:limit], encode_offset(found[limit - 1].offset) if len(found) > limit else None
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None:
         key = memory_key(bank_id, memory_id)
@@ -97,11 +98,11 @@ class StoredMemories:
             now=datetime.now(UTC),
             cursor=cursor,
         )
-        found: list[tuple[SortKey, MemoryRecord]] = []
+        page: list[MemoryRecord] = []
         async with aclosing(listed):
-            async for place, record in listed:
+            async for record in listed:
                 if wanted.matches is None or wanted.matches(record):
-                    found.append((place, record))
-                if len(found) > limit:
-                    return [one for _, one in found[:limit]], cursor_after(found[limit - 1][0])
-        return [one for _, one in found], None
+                    page.append(record)
+                if len(page) > limit:
+                    return page[:limit], cursor_after(page[limit - 1], order=wanted.order)
+        return page, None

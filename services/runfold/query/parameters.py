@@ -17,8 +17,7 @@ from runfold_schemas.codec import event_types
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.messages import Provider
 from runfold_schemas.runs import Status
-
-_OFFSET_MAX = 2**63 - 2
+from runfold_schemas.topics import OFFSET_MAX
 
 RunId = Annotated[str, Path(description="The run's id, percent-encoded: `/` is `%2F`.", examples=["run-1"])]
 SessionId = Annotated[
@@ -29,13 +28,13 @@ MinOffset = Annotated[
     int | None,
     Query(
         ge=0,
-        le=_OFFSET_MAX,
+        le=OFFSET_MAX,
         description="Answer no earlier state than the one that holds this offset. Publishing returned it: so you read what"
         " you wrote. Waits; if the projections are late, the answer is read from the log; 504 after the deadline.",
     ),
 ]
-FirstOffset = Annotated[int, Query(ge=0, le=_OFFSET_MAX, description="Begin at this offset.")]
-EndOffset = Annotated[int | None, Query(ge=0, le=_OFFSET_MAX, description="End before this offset.")]
+FirstOffset = Annotated[int, Query(ge=0, le=OFFSET_MAX, description="Begin at this offset.")]
+EndOffset = Annotated[int | None, Query(ge=0, le=OFFSET_MAX, description="End before this offset.")]
 From = Annotated[
     Source,
     Query(
@@ -54,7 +53,7 @@ LastEventId = Annotated[
     Header(
         alias="Last-Event-ID",
         ge=-1,
-        le=_OFFSET_MAX,
+        le=OFFSET_MAX,
         description="The offset that was received last; browsers send it by themselves. Overrules `first_offset`.",
     ),
 ]
@@ -107,7 +106,7 @@ def as_of(
     *,
     as_of_offset: Annotated[
         int | None,
-        Query(ge=0, le=_OFFSET_MAX, description="As of this offset: the prefix that ends with it."),
+        Query(ge=0, le=OFFSET_MAX, description="As of this offset: the prefix that ends with it."),
     ] = None,
     as_of_time: Annotated[
         AwareDatetime | None,

@@ -18,8 +18,7 @@ from runfold.settings import Settings
 from runfold.store.database import Database, connect
 from runfold.store.edition import Edition
 from runfold.store.editions import POINTER_LOOK_SECONDS, RETIRED_READ, Editions
-from runfold.store.listing import cursor_after
-from runfold.store.runs import RunFilter, RunState, sort_key
+from runfold.store.runs import RunFilter, RunState, cursor_after, sort_key
 from runfold_schemas.errors import UnavailableError
 
 _log = logging.getLogger(__name__)
@@ -140,7 +139,7 @@ class Snapshots:
             return await self.runs(wanted, limit=limit, cursor=cursor)
         states = sorted(found.values(), key=sort_key, reverse=True)
         more = len(states) > limit or any(following for _, following in lists)
-        following = cursor_after(sort_key(states[limit - 1])) if more else None
+        following = cursor_after(states[limit - 1]) if more else None
         return await _as_furthest(states[:limit], wanted, editions), following
 
     async def first_times(self, log_ids: Sequence[str]) -> dict[str, int]:

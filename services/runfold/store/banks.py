@@ -8,7 +8,7 @@ from typing import Any
 from pymongo import UpdateOne
 
 from runfold.store.database import Database
-from runfold.store.listing import after_cursor, cursor_after, list_index, microseconds, newest_first
+from runfold.store.listing import after_cursor, cursor_of, list_index, microseconds, newest_first
 from runfold.store.unavailable import mongo_errors
 from runfold.store.writing import upsert_where
 from runfold_projections.memory import BankRecord
@@ -65,7 +65,7 @@ class BankStore:
         if len(records) <= limit:
             return records, None
         last = records[limit - 1]
-        return records[:limit], cursor_after((microseconds(last.created_at), last.bank_id))
+        return records[:limit], cursor_of((microseconds(last.created_at), last.bank_id))
 
 
 def _record(found: dict[str, Any]) -> BankRecord:

@@ -2,7 +2,6 @@
 labels.
 """
 
-import base64
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -11,16 +10,16 @@ from typing import Annotated, Any, Final
 from pydantic import Field, TypeAdapter
 from pymongo import ASCENDING, DESCENDING, IndexModel
 
-from runfold_schemas.errors import InvalidEventError
+from runfold_schemas.cursors import decode_cursor, encode_cursor
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
-_CURSOR = TypeAdapter(tuple[Annotated[int, Field(ge=-(2**63), lt=2**63)], str])
-"""Time and `_id` of the last entry of a page; what MongoDB can compare with."""
-
 SortKey = tuple[int, str]
 """Of an entry in its list: its time in microseconds since 1970, and its id."""
+
+_SORT_KEY: Final = TypeAdapter[SortKey](tuple[Annotated[int, Field(ge=-(2**63), lt=2**63)], str])
+"""A sort key with a time that MongoDB can compare with."""
 
 
 def newest_first(time_field: str) -> list[tuple[str, int]]:
@@ -44,7 +43,7 @@ def after_cursor(
     """`query` for what comes behind the cursor. Raises `InvalidEventError` for a foreign one."""
     if cursor is None:
         return query
-    time, id_ = _read(cursor)
+    time, id_ = decode_cursor(cursor, _SORT_KEY)
     behind = "$gt" if ascending else "$lt"
     # The last line says nothing new, but it is what lets every index begin at the cursor instead of
     # at the newest entry.
@@ -55,9 +54,9 @@ def after_cursor(
     }
 
 
-def cursor_after(key: SortKey) -> str:
-    """Where a list goes on behind an entry."""
-    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode()
+def cursor_of(key: SortKey) -> str:
+    """The cursor of the entries that follow this one. `after_cursor` reads it."""
+    return encode_cursor(*key)
 
 
 def label_pairs(labels: Mapping[str, str]) -> list[str]:
@@ -71,10 +70,3 @@ def microseconds(time: datetime | None) -> int:
 
 def moment(us: int) -> datetime:
     return _EPOCH + us * _MICROSECOND
-
-
-def _read(cursor: str) -> SortKey:
-    try:
-        return _CURSOR.validate_json(base64.urlsafe_b64decode(cursor.encode()))
-    except ValueError as error:
-        raise InvalidEventError("the cursor is not one that was given out here", field="cursor") from error

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 from pymongo import ASCENDING, IndexModel, UpdateOne
 
 from runfold.store.database import Database
-from runfold.store.listing import SortKey, after_cursor, list_index, list_order, microseconds
+from runfold.store.listing import after_cursor, cursor_of, list_index, list_order, microseconds
 from runfold.store.unavailable import mongo_errors
 from runfold.store.writing import upsert_where
 from runfold_projections.memory import MemoryRecord
-from runfold_schemas.memories import RESTORABLE, scope_text
+from runfold_schemas.memories import RESTORABLE, memory_key, scope_text
 
 _FIELDS: Final = ("record", "bank", "scope", "vector", "created_us", "updated_us", "expires_us", "expires")
 
@@ -91,10 +91,8 @@ class MemoryStore:
         ascending: bool,
         now: datetime,
         cursor: str | None,
-    ) -> AsyncGenerator[tuple[SortKey, MemoryRecord], None]:
-        """The memories behind the cursor, each with its place. Raises `InvalidEventError` for a
-        foreign cursor.
-        """
+    ) -> AsyncGenerator[MemoryRecord, None]:
+        """The memories behind the cursor. Raises `InvalidEventError` for a foreign cursor."""
         time_field = "updated_us" if order == "updated_at" else "created_us"
         query = {"bank": bank_id, **_unexpired(now)}
         if scope is not None:
@@ -103,7 +101,13 @@ class MemoryStore:
         with mongo_errors():
             found = self._memories.find(query).sort(list_order(time_field, ascending=ascending))
             async for document in found:
-                yield (document[time_field], document["_id"]), _record(document)
+                yield _record(document)
+
+
+def cursor_after(record: MemoryRecord, *, order: str) -> str:
+    """The cursor with which `MemoryStore.list` goes on after this memory, in the same order."""
+    time = record.updated_at if order == "updated_at" else record.created_at
+    return cursor_of((microseconds(time), memory_key(record.bank_id, record.memory_id)))
 
 
 def vector_name(fact: str) -> str:

@@ -13,7 +13,7 @@ from runfold.store.database import Database
 from runfold.store.listing import (
     SortKey,
     after_cursor,
-    cursor_after,
+    cursor_of,
     label_pairs,
     list_index,
     microseconds,
@@ -256,12 +256,17 @@ class RunStore:
             states = [_from_document(document) async for document in found]
         if len(states) <= limit:
             return states, None
-        return states[:limit], cursor_after(sort_key(states[limit - 1]))
+        return states[:limit], cursor_after(states[limit - 1])
 
 
 def sort_key(state: RunState) -> SortKey:
     """What lists are sorted by, the highest first."""
     return microseconds(state.record.started_at), state.run_id
+
+
+def cursor_after(state: RunState) -> str:
+    """The cursor with which `RunStore.list` goes on after this run."""
+    return cursor_of(sort_key(state))
 
 
 def _query(wanted: RunFilter) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from pymongo import ASCENDING, IndexModel, UpdateOne
 
 from runfold.store.database import Database
 from runfold.store.listing import (
-    SortKey,
     after_cursor,
-    cursor_after,
+    cursor_of,
     label_pairs,
     list_index,
     microseconds,
@@ -104,12 +103,12 @@ class SessionStore:
             records = [_record(document) async for document in found]
         if len(records) <= limit:
             return records, None
-        return records[:limit], cursor_after(sort_key(records[limit - 1]))
+        return records[:limit], cursor_after(records[limit - 1])
 
 
-def sort_key(record: SessionRecord) -> SortKey:
-    """What lists are sorted by, the highest first."""
-    return microseconds(record.created_at), record.session_id
+def cursor_after(record: SessionRecord) -> str:
+    """The cursor with which `SessionStore.list` goes on after this session."""
+    return cursor_of((microseconds(record.created_at), record.session_id))
 
 
 def _query(wanted: SessionFilter, now: datetime) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from runfold.generation.triggers import TriggerRule
 from runfold.vertex.generation_documents import GenerationTriggerConfig
 from runfold.vertex.memory_documents import Lasting, TopicMessage, topic_of, topics_of
-from runfold.vertex.messages import PACKAGE, SECONDS_MAX, Message
+from runfold.vertex.messages import PACKAGE, Message
+from runfold_schemas.data import TTL_SECONDS_MAX
 from runfold_schemas.memories import (
     BankConfig,
     ConversationMessage,
@@ -243,4 +244,4 @@ def _seconds(length: timedelta | None) -> float | None:
 
 def _length(seconds: float | None) -> timedelta | None:
     """Ours may be shorter or longer than what can be said here."""
-    return timedelta(seconds=min(max(seconds, 1e-6), SECONDS_MAX)) if seconds is not None else None
+    return timedelta(seconds=min(max(seconds, 1e-6), TTL_SECONDS_MAX)) if seconds is not None else None

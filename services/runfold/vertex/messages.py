@@ -20,14 +20,11 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from runfold_schemas.data import Time
+from runfold_schemas.data import TTL_SECONDS_MAX, Time
 
 PACKAGE: Final = "google.cloud.aiplatform.v1beta1"
 
 _DURATION: Final = re.compile(r"(-?)(\d{1,12})(?:\.(\d{1,9}))?s")
-
-SECONDS_MAX: Final = 3_000_000_000
-"""Of a duration: a hundred years, so that the sum of now and it is a date."""
 
 _DEPTH_MAX: Final = 100
 
@@ -143,8 +140,8 @@ def _duration(value: Any) -> Any:
     if found is None:
         raise ValueError('a duration is seconds with an s, such as "3.5s"')
     sign, seconds, fraction = found.groups()
-    if int(seconds) > SECONDS_MAX:
-        raise ValueError(f"a duration has {SECONDS_MAX} seconds at the most")
+    if int(seconds) > TTL_SECONDS_MAX:
+        raise ValueError(f"a duration has {TTL_SECONDS_MAX} seconds at the most")
     length = timedelta(seconds=int(seconds), microseconds=int((fraction or "0").ljust(9, "0")[:6]))
     return -length if sign else length
 

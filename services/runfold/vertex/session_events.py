@@ -23,12 +23,11 @@ from runfold.vertex.requests import answer, name_of, parameter, read
 from runfold.vertex.session_documents import AppendEvent, our_id
 from runfold_projections.state import without_temporary
 from runfold_schemas.codec import new_data
+from runfold_schemas.data import TURN_ID_LENGTH_MAX
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.sessions import FrameworkEvent
 
 _WANTED: Final = EventsWanted(types=frozenset({"framework_event"}))
-
-_TURN_ID_LENGTH_MAX: Final = 200
 
 _OFFSET_MAX: Final = 2**63 - 1
 
@@ -102,7 +101,7 @@ async def _append(sessions: Sessions, session_id: str, event: AppendEvent) -> No
         session_id,
         new_data(FrameworkEvent, framework="vertex", body=body),
         timestamp=event.timestamp,
-        turn_id=invocation if 0 < len(invocation) <= _TURN_ID_LENGTH_MAX else None,
+        turn_id=invocation if 0 < len(invocation) <= TURN_ID_LENGTH_MAX else None,
         state_delta=without_temporary(delta) or None,
     )
 
