@@ -9,7 +9,7 @@ from tests.querying import Projected
 
 from runfold import AssistantMessage, Thinking, ToolCall, ToolResult, UserMessage
 from runfold.query import requests
-from runfold.query.checkpoints import KEPT_BYTES_MAX
+from runfold.query.ledger_reader import HELD_BYTES_MAX
 from runfold_projections.repair import INTERRUPTED
 from runfold_schemas.messages import PROVIDERS
 
@@ -115,7 +115,7 @@ async def test_a_mended_run_is_accepted_from_wherever_it_is_read(
 
 async def test_a_large_run_is_mended_as_a_small_one(client: httpx.AsyncClient, stored: Projected):
     text = "x" * 100_000
-    filling = [AssistantMessage(message=text) for _ in range(KEPT_BYTES_MAX // len(text) + 2)]
+    filling = [AssistantMessage(message=text) for _ in range(HELD_BYTES_MAX // len(text) + 2)]
     run = await stored.run(SAID, *filling, UserMessage(message="?"), CALLED)
 
     positions = await run.repair()

@@ -13,7 +13,7 @@ import pytest
 from tests.querying import Projected, query
 
 from runfold import AssistantMessage, Message, Run, SystemMessage, Thinking, ToolCall, ToolResult, UserMessage
-from runfold.query import checkpoints
+from runfold.query import ledger_reader
 from runfold.query.faults import Validation
 from runfold.settings import Settings
 from runfold_projections.ledger import build_messages_from_events
@@ -168,7 +168,7 @@ async def test_a_ledger_that_grows_is_at_each_step_that_of_the_log(
     chance: random.Random,
     events_at_once_bytes: int,
 ):
-    monkeypatch.setattr(checkpoints, "KEPT_BYTES_MAX", events_at_once_bytes)
+    monkeypatch.setattr(ledger_reader, "HELD_BYTES_MAX", events_at_once_bytes)
     run = await stored.run()
     kinds = [
         lambda: UserMessage(message=chance.choice(["", "hello"])),
@@ -199,7 +199,7 @@ async def test_an_amended_ledger_is_that_of_the_log_however_it_is_read(
     chance: random.Random,
     events_at_once_bytes: int,
 ):
-    monkeypatch.setattr(checkpoints, "KEPT_BYTES_MAX", events_at_once_bytes)
+    monkeypatch.setattr(ledger_reader, "HELD_BYTES_MAX", events_at_once_bytes)
     run = await stored.run()
     for _ in range(10):
         said = [said_within_a_framework(chance) for _ in range(10)]

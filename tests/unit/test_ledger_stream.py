@@ -12,6 +12,7 @@ from tests.builders import event, events
 
 from runfold_projections.exchanges import ResultPlan, ResultPlanner, inspect_results, plan_results
 from runfold_projections.ledger import Draft, LedgerStream, build_messages_from_events
+from runfold_projections.portions import PortionFold
 from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
@@ -48,6 +49,30 @@ def test_streaming_gives_what_building_gives(log):
 
     messages = [draft.message({offset: by_offset[offset] for offset in draft.late}) for draft in drafts]
     assert messages == build_messages_from_events(log)
+
+
+@given(logs, st.integers(1, 7))
+def test_portions_give_the_drafts_of_the_stream(log, size):
+    places = list(enumerate(log))
+    fold = PortionFold(plan_results(places))
+
+    drafts = [
+        draft for begin in range(0, len(places), size) for draft in fold.feed(places[begin : begin + size])
+    ]
+
+    assert [*drafts, *fold.finish()] == [draft for _, draft in streamed(dict(places))]
+
+
+@given(logs)
+def test_a_fold_from_its_last_offset_gives_the_drafts_that_were_not_closed(log):
+    places = list(enumerate(log))
+    plan = plan_results(places)
+    whole, rest = PortionFold(plan), PortionFold(plan)
+    drafts = [*whole.feed(places), *whole.finish()]
+
+    again = [*rest.feed(places[whole.offset :]), *rest.finish()]
+
+    assert again == drafts[whole.closed :]
 
 
 @given(logs)

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from runfold.query.faults import Validate
 from runfold.query.history import History
-from runfold.query.ledger import run_messages
+from runfold.query.ledger_reader import read_ledger
 from runfold_projections.ledger import Fields
 from runfold_projections.providers import Lossy, encode
 from runfold_schemas.errors import InvalidEventError
@@ -43,7 +43,7 @@ async def run_request(
 
     Raises `InexpressibleError`, and `InvalidEventError` for a run that is too long.
     """
-    messages = [*await _whole(run_messages(history, end=end), end), *more]
+    messages = [*await _whole(read_ledger(history, end=end), end), *more]
     return _answer({"run_id": history.run_id, "next_offset": end}, messages, form, validate)
 
 
@@ -56,7 +56,7 @@ async def session_request(
     events = 0
     async for history in histories:
         events += history.end
-        of_run = await _whole(run_messages(history, end=history.end), events)
+        of_run = await _whole(read_ledger(history, end=history.end), events)
         messages += of_run
         runs.append({"run_id": history.run_id, "next_offset": history.end, "messages": len(of_run)})
     return _answer({"session_id": session_id, "runs": runs}, messages, form, validate)
