@@ -8,9 +8,10 @@ from typing import Any
 
 import uvicorn
 from fastapi import Depends, FastAPI
-from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from runfold.http.documentation import add_documentation
 from runfold.http.metrics import RequestTimes
 from runfold.http.parameters import PathsAsSent, decode_path_parameters, refuse_unknown_parameters
 from runfold.http.problems import add_problem_handlers, problem
@@ -27,15 +28,12 @@ def new_app(title: str, *, ready: Check, **options: Any) -> FastAPI:
     Routes match percent-encoded paths, so `%2F` in a run's id does not end the id.
     """
     checks = [Depends(decode_path_parameters), Depends(refuse_unknown_parameters)]
-    app = FastAPI(title=title, dependencies=checks, **options)
+    # FastAPI's own pages load their scripts from other hosts.
+    app = FastAPI(title=title, dependencies=checks, docs_url=None, redoc_url=None, **options)
     app.add_middleware(RequestTimes)
     app.add_middleware(PathsAsSent)
     add_problem_handlers(app)
-
-    @app.get("/", include_in_schema=False)
-    async def documentation() -> RedirectResponse:
-        # Relative, because a gateway may serve the application under a path of its own.
-        return RedirectResponse("docs")
+    add_documentation(app)
 
     @app.get("/health/live", tags=["health"], summary="Is the process alive?")
     async def live() -> dict[str, str]:
