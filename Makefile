@@ -9,7 +9,7 @@ JAVA_PACKAGE = $(shell "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo dev check test soak bench clean
+.PHONY: help install demo dev check docs test soak bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,12 +22,17 @@ demo: .venv/.runtime ## a run from its first event to its memory, on a Kafka and
 dev: .venv/.runtime ## Kafka, MongoDB and all services, until Ctrl-C
 	@$(BIN)/runfold dev
 
-check: .venv/.installed ## style, types, layers, generated schemas
+check: .venv/.installed ## style, types, layers, generated schemas, documentation
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m runfold_schemas.generate --check
+	@$(MAKE) --no-print-directory docs
+
+# Nothing is kept from the build before: a page that did not change may link to a heading that is gone.
+docs: .venv/.installed ## README.md, docs/ and the other pages as HTML in build/docs; a broken link fails
+	$(BIN)/sphinx-build -q -E -W --keep-going -c docs -d build/doctrees . build/docs
 
 test: .venv/.installed ## all tests, on real servers
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder

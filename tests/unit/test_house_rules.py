@@ -25,7 +25,7 @@ from runfold_schemas.topics import CATALOG_PARTITIONS, DEAD_LETTER_BYTES_MAX
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
-README = (ROOT / "README.md").read_text()
+PAGES = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
 DEPLOYING = (ROOT / "deploy" / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -103,7 +103,7 @@ def test_every_setting_is_in_the_table_of_settings_with_its_default():
 
 def test_every_variable_that_is_named_anywhere_exists():
     known = {f"RUNFOLD_{name.upper()}" for name in Settings.model_fields} | VARIABLES_OF_TESTS
-    texts = [ROOT / "docker-compose.yml", *ROOT.glob("*.md"), *(ROOT / "deploy").rglob("*")]
+    texts = [ROOT / "docker-compose.yml", *ROOT.glob("*.md"), *PAGES, *(ROOT / "deploy").rglob("*")]
 
     for path in texts:
         if path.is_file():
@@ -111,10 +111,12 @@ def test_every_variable_that_is_named_anywhere_exists():
             assert named <= known, f"{path.relative_to(ROOT)} names {named - known}"
 
 
-def test_every_command_is_in_the_readme():
+def test_every_command_is_in_the_documentation():
+    text = "\n".join(page.read_text() for page in PAGES)
+
     for words, _ in _commands():
         name = " ".join(words)
-        assert f"`runfold {name}" in README or f"\nrunfold {name} " in README, name
+        assert re.search(rf"(`|\n)runfold {name}\b", text), name
 
 
 def test_every_command_and_every_option_has_a_help():
