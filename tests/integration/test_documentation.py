@@ -70,7 +70,7 @@ async def story(
         monkeypatch.setenv(name, value)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     # An answer that is an error ends the block. Each answer ends its line.
-    (tmp_path / ".curlrc").write_text("silent\nshow-error\nfail-with-body\nwrite-out = \"\\n\"\n")
+    (tmp_path / ".curlrc").write_text('silent\nshow-error\nfail-with-body\nwrite-out = "\\n"\n')
     address = url.removeprefix("http://")
     replacements = {
         "mongodb://127.0.0.1:27017/?replicaSet=rs0": settings.mongo,
