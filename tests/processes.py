@@ -11,53 +11,59 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from runfold import Run
+from runfold import Run, Runfold
 from runfold.local import Service, free_port, ready_url
+from runfold.log.publisher import Outgoing
 from runfold.projector.worker import Worker, connect_worker
 from runfold.settings import Settings
-from runfold.store.database import connect
+from runfold.store.database import Database, connect
 from runfold.store.edition import Edition
 from runfold.store.editions import Editions
 from runfold.verify.runs import WAIT_SECONDS, Difference, verify
 
 
-def projector(settings: Settings, log: Path, *, worker_id: str = "") -> Service:
-    """`runfold serve projector` with `settings`; ready when it owns partitions of the catalog."""
-    port = free_port()
+def projector(settings: Settings, log: Path, *, worker_id: str = "", roots: str = "") -> Service:
+    """`runfold serve projector` with `settings`; ready when it owns partitions of the catalog.
+
+    Its health and metrics are one port behind the one it is given.
+    """
+    return http_service("projector", settings, log, port=free_port() - 1, worker_id=worker_id, roots=roots)
+
+
+def http_service(
+    part: str, settings: Settings, log: Path, *, port: int, worker_id: str = "", roots: str = ""
+) -> Service:
+    """`runfold serve` of `part` on `port`; ready when it reaches what it needs. `roots` is the
+    PYTHONPATH of another version's code.
+    """
     named = {"RUNFOLD_WORKER_ID": worker_id} if worker_id else {}
+    health = port + 1 if part == "projector" else port
     return Service(
-        f"projector {worker_id}",
-        [sys.executable, "-m", "runfold.cli", "serve", "projector", "--port", str(port - 1)],
-        ready=ready_url(f"http://127.0.0.1:{port}/health/ready"),
+        f"{part} {worker_id}".strip(),
+        [sys.executable, "-m", "runfold.cli", "serve", part, "--port", str(port)],
+        ready=ready_url(f"http://127.0.0.1:{health}/health/ready"),
         log=log,
-        env=environment(settings) | named,
+        env=environment(settings, roots=roots) | named,
         grace_seconds=5,
     )
 
 
-def query_service(settings: Settings, log: Path, *, port: int) -> Service:
-    """`runfold serve query` with `settings` on `port`; ready when it has reached MongoDB."""
-    return Service(
-        "query",
-        [sys.executable, "-m", "runfold.cli", "serve", "query", "--port", str(port)],
-        ready=ready_url(f"http://127.0.0.1:{port}/health/ready"),
-        log=log,
-        env=environment(settings),
-        grace_seconds=5,
-    )
-
-
-def environment(settings: Settings) -> dict[str, str]:
-    return {f"RUNFOLD_{name.upper()}": str(getattr(settings, name)) for name in settings.model_fields_set}
+def environment(settings: Settings, *, roots: str = "") -> dict[str, str]:
+    """The variables of a child process with `settings`."""
+    variables = {
+        f"RUNFOLD_{name.upper()}": str(getattr(settings, name)) for name in settings.model_fields_set
+    }
+    return variables | ({"PYTHONPATH": roots} if roots else {})
 
 
 class Projections:
     """What the projectors have stored, read as it is."""
 
-    def __init__(self, settings: Settings, editions: Editions, edition: str, database: object) -> None:
+    def __init__(self, settings: Settings, editions: Editions, edition: str, database: Database) -> None:
         self.settings = settings
         self.editions = editions
         self.edition = edition
+        self.database = database
         self.stores = Edition.of(database, edition)
         self.pages, self.runs = self.stores.pages, self.stores.runs
 
@@ -103,6 +109,13 @@ async def reaches(stored: Projections, run: Run, offset: int) -> bool:
     """Whether the state of `run` includes `offset`."""
     state = await stored.runs.get(run.run_id)
     return state is not None and state.record.next_offset > offset
+
+
+async def append_raw(runfold: Runfold, run: Run, value: bytes = b"garbage") -> None:
+    """A record of the run that no client of ours makes; nothing rings for it."""
+    publisher = runfold.connection.publisher
+    topic = runfold.connection.topics.run(run.run_id, run.life.log_id)
+    await publisher.wait(await publisher.send(topic, Outgoing(None, value)))
 
 
 async def until(

@@ -135,7 +135,7 @@ async def test_a_repeated_event_counts_once_after_many_others_a_merge_a_restart_
         await stack.holds(run, again)
     rebuilt = new_edition()
     async with projections(settings) as anew, working(settings, rebuilt):
-        fresh = Projections(settings, anew.editions, rebuilt, anew.pages._pages.database)
+        fresh = Projections(settings, anew.editions, rebuilt, anew.database)
         await until(lambda: reaches(fresh, run, again), what="the rebuilt run")
         final = (await run.publish(repeated)).offset
         await until(lambda: reaches(fresh, run, final), what="the rebuilt run")

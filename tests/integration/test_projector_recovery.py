@@ -2,21 +2,25 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from tests.integration.test_projector import working
-from tests.processes import Projections, projections, until
+from tests.processes import Projections, append_raw, projections, reaches, until
 
 from runfold import Run, Runfold, UserMessage
 from runfold.log.catalog import partition_of
 from runfold.projector import rebuild as rebuilding
+from runfold.projector.active import load
 from runfold.projector.worker import Worker
+from runfold.projector.writer import Writer
 from runfold.settings import Settings
+from runfold.store.pages import PageStore
 from runfold.store.runs import RunState
 from runfold_projections.run import RunRecord
 from runfold_schemas.codec import Record
-from runfold_schemas.topics import Partition, RunTopic
+from runfold_schemas.topics import Partition
 
 SWEEP_SECONDS = 1.0
 
@@ -51,7 +55,7 @@ async def test_a_state_that_was_not_saved_before_a_crash_is_saved_after_it(
             await until(lambda: completed(stored, run), what="the run's end")
         # A kill between its last page and its last state leaves this, and nothing more will ever
         # come.
-        await stored.runs._runs.delete_one({"_id": run.run_id})
+        await stored.database[f"runs.{stored.edition}"].delete_one({"_id": run.run_id})
         unfolded = RunRecord(run_id=run.run_id, agent_id="a")
         lost = RunState(run.life.log_id, partition_of(run.run_id), active=True, record=unfolded)
         await stored.runs.add([lost])
@@ -68,11 +72,11 @@ async def test_a_rebuild_tells_what_no_projector_has_told_and_nothing_twice(
 ):
     told, untold = [await runfold.open_run(agent_id="a") for _ in range(2)]
     async with projections(settings) as stored, working(settings, stored.edition):
-        await garbage(settings, runfold, told)
+        await append_raw(runfold, told)
         await told.complete()
         await until(lambda: completed(stored, told), what="the first run's end")
     # No projector is there any more.
-    await garbage(settings, runfold, untold)
+    await append_raw(runfold, untold)
     await untold.complete()
 
     for _ in range(2):
@@ -118,7 +122,7 @@ async def test_a_partition_that_is_ours_again_brings_the_runs_that_another_proje
         async with AIOKafkaProducer(bootstrap_servers=settings.kafka) as producer:
             await producer.send_and_wait(runfold.connection.topics.run(run_id, log_id), b"garbage")
 
-        await worker._assigned(set(worker.partitions))
+        await worker.own(set(worker.partitions))
 
         async def is_folded() -> bool:
             state = await stored.runs.get(run_id)
@@ -133,53 +137,56 @@ async def test_a_partition_that_is_ours_again_leaves_the_runs_whose_deletion_ano
     async with projections(settings) as stored, working(settings, stored.edition) as worker:
         deleted, standing = [(await runfold.open_run(agent_id="a")).life for _ in range(2)]
         for life in (deleted, standing):
-            await until(lambda life=life: is_active(worker, life.run_id), what="the run")
+            await until(partial(tails, worker, life.run_id), what="the run")
         await stored.runs.delete([(deleted, partition_of(deleted.run_id))])
 
-        await worker._assigned(set(worker.partitions))
+        await worker.own(set(worker.partitions))
 
         async def is_left() -> bool:
-            return deleted.run_id not in worker._active
+            return not worker.tails(deleted.run_id)
 
         await until(is_left, what="the end of the deleted run")
-        assert standing.run_id in worker._active
+        assert worker.tails(standing.run_id)
 
 
 async def test_what_is_being_written_of_a_run_while_it_is_cleared_away_leaves_nothing(
     settings: Settings, runfold: Runfold, monkeypatch: pytest.MonkeyPatch
 ):
     settings = settings.model_copy(update={"sweep_seconds": 600.0})
-    async with projections(settings) as stored, working(settings, stored.edition) as worker:
-        life = (await runfold.open_run(agent_id="a")).life
-        await until(lambda: is_active(worker, life.run_id), what="the run")
-        run, delete, written = worker._active[life.run_id], worker._pages.delete_logs, asyncio.Event()
+    async with projections(settings) as stored, working(settings, stored.edition):
+        run = await runfold.open_run(agent_id="a")
+        await until(lambda: reaches(stored, run, 0), what="the run's opening")
+        state = await stored.runs.get(run.run_id)
+        assert state is not None
+        active = await load(stored.pages, state, runfold.connection.topics.run(run.run_id, state.log_id))
+        forget, delete, written = Writer.forget, PageStore.delete_logs, asyncio.Event()
+        forgetting: list[Writer] = []
 
-        async def delete_while_writing(log_ids: Sequence[str]) -> None:
-            await delete(log_ids)
-            late = Record(run.next_offset, 0, None, [], b"garbage")
-            await worker._writer.write([run.take([late], next_offset=late.offset + 1)])
+        async def forget_noted(writer: Writer, log_ids: Sequence[str]) -> None:
+            forgetting.append(writer)
+            await forget(writer, log_ids)
+
+        async def delete_while_writing(pages: PageStore, log_ids: Sequence[str]) -> None:
+            await delete(pages, log_ids)
+            late = Record(active.next_offset, 0, None, [], b"garbage")
+            await forgetting[0].write([active.take([late], next_offset=late.offset + 1)])
             written.set()
 
-        monkeypatch.setattr(worker._pages, "delete_logs", delete_while_writing)
-        await stored.runs.delete([(life, run.catalog_partition)])
-        worker._drop(run)
-        worker._deleted.put_nowait(RunTopic(life.run_id, life.log_id))
-        await written.wait()
+        monkeypatch.setattr(Writer, "forget", forget_noted)
+        monkeypatch.setattr(PageStore, "delete_logs", delete_while_writing)
+        await runfold.connection.announce(run.life.model_copy(update={"deleted": True}))
+        async with asyncio.timeout(20):
+            await written.wait()
         monkeypatch.undo()
 
         async def has_nothing() -> bool:
-            return await stored.pages.all(run.log_id) == []
+            return await stored.pages.all(run.life.log_id) == []
 
         await until(has_nothing, what="the end of the run's pages")
 
 
-async def is_active(worker: Worker, run_id: str) -> bool:
-    return run_id in worker._active
-
-
-async def garbage(settings: Settings, runfold: Runfold, run: Run) -> None:
-    async with AIOKafkaProducer(bootstrap_servers=settings.kafka) as producer:
-        await producer.send_and_wait(runfold.connection.topics.run(run.run_id, run.life.log_id), b"garbage")
+async def tails(worker: Worker, run_id: str) -> bool:
+    return worker.tails(run_id)
 
 
 async def completed(stored: Projections, run: Run) -> bool:

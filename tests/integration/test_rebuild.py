@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.processes import Projections, environment, projections, projector, query_service, until
+from tests.processes import Projections, environment, http_service, projections, projector, until
 
 from runfold import AssistantMessage, Run, Runfold, ToolCall, ToolResult, UserMessage
 from runfold.local import free_port
@@ -178,7 +178,7 @@ async def scene(
     port = free_port()
     services = [
         projector(settings, logs / "projector.log"),
-        query_service(settings, logs / "query.log", port=port),
+        http_service("query", settings, logs / "query.log", port=port),
     ]
     try:
         await asyncio.gather(*(service.start() for service in services))
@@ -233,6 +233,7 @@ async def come_and_go(runfold: Runfold, enough: asyncio.Event) -> None:
 
 
 async def rebuild(settings: Settings) -> str:
+    """What `runfold rebuild` prints."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -103,6 +103,10 @@ class Worker:
     def active_runs(self) -> int:
         return len(self._active)
 
+    def tails(self, run_id: str) -> bool:
+        """Whether the run is active here."""
+        return run_id in self._active
+
     @property
     def backlog_runs(self) -> int:
         """Active runs that are not yet at the end of their log."""
@@ -125,14 +129,15 @@ class Worker:
                 f"projector.{self._edition}",
                 member_id=self._settings.worker_id,
                 session_timeout_seconds=self._settings.session_timeout_seconds,
-                on_assigned=self._assigned,
+                on_assigned=self.own,
                 on_entries=self._take_entries,
             ):
                 await asyncio.Event().wait()
 
     # From the catalog: which runs are ours and awake.
 
-    async def _assigned(self, partitions: set[int]) -> None:
+    async def own(self, partitions: set[int]) -> None:
+        """The consumer group gives this worker these partitions of the catalog, and no others."""
         self._partitions = partitions
         # Not awaited: a rebalance must not wait until thousands of runs are loaded.
         self._tasks.create_task(self._change_ownership())
