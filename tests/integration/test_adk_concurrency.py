@@ -6,6 +6,7 @@ import pytest
 from google.adk.errors._stale_session_error import StaleSessionError
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events.event import Event
 from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.session import Session
 from tests import adk_services
@@ -184,14 +185,14 @@ async def test_who_holds_a_deleted_session_does_not_write_into_its_successor(
 async def test_a_session_deleted_under_its_writers_stays_deleted(service: BaseSessionService, app: str):
     session = await service.create_session(app_name=app, user_id=USER, session_id="s")
 
-    results = await asyncio.gather(
+    appended, deleted = await asyncio.gather(
         service.append_event(await stored(service, session), said()),
         service.delete_session(app_name=app, user_id=USER, session_id="s"),
         return_exceptions=True,
     )
 
-    assert results[1] is None
-    assert not isinstance(results[0], Exception) or isinstance(results[0], SessionNotFoundError)
+    assert deleted is None
+    assert isinstance(appended, Event | SessionNotFoundError)
     assert await service.get_session(app_name=app, user_id=USER, session_id="s") is None
     created = await service.create_session(app_name=app, user_id=USER, session_id="s")
     assert (await stored(service, created)).events == []

@@ -134,8 +134,9 @@ async def refused(service: BaseSessionService, session: Session, event: Event) -
     """Why the event is not appended, where neither the caller's objects nor the stored ones have
     changed.
     """
-    key = {"app_name": session.app_name, "user_id": session.user_id, "session_id": session.id}
-    before = await service.get_session(**key)
+    of_user = {"app_name": session.app_name, "user_id": session.user_id}
+    key = {**of_user, "session_id": session.id}
+    before, shared = await service.get_session(**key), await service.get_user_state(**of_user)
     state, events, moment = copy.copy(session.state), copy.copy(session.events), session.last_update_time
     delta, fields = copy.copy(event.actions.state_delta), dict(event)
 
@@ -148,8 +149,7 @@ async def refused(service: BaseSessionService, session: Session, event: Event) -
     assert await service.get_session(**key) == before
     if before is not None:
         assert event.id not in ids(before)
-    user_state = await service.get_user_state(app_name=session.app_name, user_id=session.user_id)
-    assert user_state.get("u") in (None, 1)
+    assert await service.get_user_state(**of_user) == shared
     return refusal.value
 
 

@@ -307,7 +307,8 @@ async def come_and_go(
         progress.steps += 1
         late.cancel()
         await asyncio.wait([late])
-        assert late.cancelled() or isinstance(late.exception(), RunfoldError | None)
+        if not late.cancelled():
+            assert isinstance(late.exception(), RunfoldError | None)
 
 
 async def check(one: Standing, ways: dict[str, SessionVerbs]) -> None:

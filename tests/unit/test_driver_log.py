@@ -48,5 +48,6 @@ def test_the_lines_are_those_that_aiokafka_has():
         '"\n                        "', ""
     )
 
+    assert _NewTopics._TOLD
     for line in _NewTopics._TOLD:
         assert line in source

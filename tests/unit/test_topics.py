@@ -62,14 +62,20 @@ def test_parsing_a_runs_topic_gives_its_run_and_life(run_id):
 
 
 @modest
-@given(st.text("ab_.-0159cdef \0é", max_size=30))
-def test_whatever_else_lies_on_the_broker_is_a_runs_topic_only_under_the_name_it_would_have(rest):
+@given(ids, st.text("ab_.-0159cdef \0é", max_size=30), st.data())
+def test_a_name_that_differs_from_a_runs_topic_is_no_runs_or_that_of_another_run(run_id, text, data):
     topics = Topics()
-    topic = f"runfold.run.{rest}"
+    topic = topics.run(run_id, LOG_ID)
+    at = data.draw(st.integers(len("runfold.run."), len(topic)))
+    changed = topic[:at] + text + topic[data.draw(st.integers(at, len(topic))) :]
 
-    found = topics.parse_run(topic)
+    found = topics.parse_run(changed)
 
-    assert found is None or topics.run(*found) == topic
+    if changed == topic:
+        assert found == (run_id, LOG_ID)
+    elif found is not None:
+        assert found != (run_id, LOG_ID)
+        assert topics.run(*found) == changed
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tests.gemini import (
 )
 
 from runfold_projections.providers import gemini
+from runfold_schemas.codec import decode
 from runfold_schemas.codec import encode as encode_event
 from runfold_schemas.errors import InexpressibleError
 from runfold_schemas.messages import (
@@ -258,6 +259,6 @@ def test_whatever_a_provider_sends_is_recorded(said: Any, parts: list[Any]):
     whole = [*recorded(said), *recorded(response(*parts))]
     chunks = streamed([said, response(*parts), *parts], finished=False)
 
-    for event in events(*whole, *chunks, message_id="r-1", provider="gemini"):
-        encode_event(event)
+    made = events(*whole, *chunks, message_id="r-1", provider="gemini")
+    assert [decode(encode_event(event)) for event in made] == made
     messages_of(whole)
