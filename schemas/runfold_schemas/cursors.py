@@ -1,7 +1,8 @@
-"""Cursors of lists: where the next page begins, as a text that a caller sends back unchanged.
+"""Cursors of lists: the position where the next page begins, as text that the caller sends back
+unchanged.
 
-Each list encodes and decodes its own cursors with the functions here. A cursor holds the position
-of the last entry that was shown, so entries that come or go meanwhile shift nothing.
+Each list encodes and decodes its own cursors with these functions. A cursor holds the position of
+the last entry of a page, so entries that are added or removed meanwhile do not shift the next page.
 """
 
 import base64
@@ -15,11 +16,11 @@ from runfold_schemas.errors import InvalidEventError
 ValuesT = TypeVar("ValuesT")
 
 _OFFSET_DIGITS_MAX: Final = 18
-"""All such numbers fit into 64 bits, which is what MongoDB compares with."""
+"""All numbers with so many digits fit into 64 bits, the range of MongoDB's integers."""
 
 
 def encode_cursor(*values: Any) -> str:
-    """A cursor of values that JSON has."""
+    """A cursor that holds `values`, which JSON can encode."""
     return base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
 
 
@@ -45,4 +46,5 @@ def decode_offset(cursor: str) -> int:
 
 
 def foreign_cursor() -> InvalidEventError:
-    return InvalidEventError("the cursor is not one that was given out here", field="cursor")
+    """The error for a cursor that the list did not return."""
+    return InvalidEventError("the cursor was not returned by this list", field="cursor")

@@ -33,7 +33,6 @@ from runfold.log.shared import partitions_of
 from runfold.settings import Settings
 from runfold_projections.memory import MemoryRecord, Revision
 from runfold_schemas.errors import (
-    BankNotFoundError,
     ConfigurationError,
     MemoryNotFoundError,
     RunfoldError,
@@ -215,7 +214,7 @@ async def _bank_id(runfold: Runfold, bank: str | None) -> str:
     banks = [record.bank_id for record in (await runfold.memories.banks(limit=_ALL))[0]]
     if bank is not None:
         if bank not in banks and banks:
-            raise MemoryCommandError(f"{BankNotFoundError(bank)}; there is {_listed(map(repr, banks))}")
+            raise MemoryCommandError(f"bank {bank!r} does not exist; there is {_listed(map(repr, banks))}")
         return bank
     if not banks:
         raise MemoryCommandError("there is no bank yet: create one first, by POST /v1/banks")

@@ -1,3 +1,1 @@
-"""The one place that speaks MongoDB: pages, run states, and the pointer to the edition that is
-read.
-"""
+"""The only package that uses MongoDB: pages, run states, and the pointer to the current edition."""

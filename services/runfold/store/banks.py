@@ -1,5 +1,5 @@
-"""Banks. A deleted one stays as the offset of its deletion, so that a late owner of its partition
-does not bring it back.
+"""Banks. A deleted bank stays as the offset of its deletion, so that a late owner of its partition
+cannot restore it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from runfold.store.unavailable import mongo_errors
 from runfold.store.writing import upsert_where
 from runfold_projections.memory import BankRecord
 
-_STANDING: dict[str, Any] = {"record": {"$ne": None}}
+_NOT_DELETED: dict[str, Any] = {"record": {"$ne": None}}
 
 
 class BankStore:
@@ -28,11 +28,11 @@ class BankStore:
 
     async def get(self, bank_ids: Sequence[str]) -> dict[str, BankRecord]:
         with mongo_errors():
-            cursor = self._banks.find({"_id": {"$in": list(bank_ids)}, **_STANDING})
-            return {found["_id"]: _record(found) async for found in cursor}
+            cursor = self._banks.find({"_id": {"$in": list(bank_ids)}, **_NOT_DELETED})
+            return {document["_id"]: _record(document) async for document in cursor}
 
     async def save(self, banks: Mapping[str, tuple[BankRecord | None, int]]) -> None:
-        """Saves banks as they are after the event at the offset; None says that one was deleted."""
+        """Saves each bank, or None for a deleted bank, with the offset of its last event."""
         operations = [
             UpdateOne(
                 {"_id": bank_id, "offset": {"$lt": offset}},
@@ -50,23 +50,23 @@ class BankStore:
         await upsert_where(self._banks, operations)
 
     async def all(self) -> dict[str, BankRecord]:
-        """Every bank there is: for `verify`."""
+        """All banks, for `verify`."""
         with mongo_errors():
-            return {found["_id"]: _record(found) async for found in self._banks.find(_STANDING)}
+            return {document["_id"]: _record(document) async for document in self._banks.find(_NOT_DELETED)}
 
     async def list(self, *, limit: int, cursor: str | None = None) -> tuple[list[BankRecord], str | None]:
-        """A page of banks, the newest first, and the cursor of the next page. Raises
-        `InvalidEventError` for a foreign one.
+        """A page of banks, newest first, and the cursor of the next page. Raises
+        `InvalidEventError` for a cursor that no list returned.
         """
-        query = after_cursor(_STANDING, "created_us", cursor)
+        query = after_cursor(_NOT_DELETED, "created_us", cursor)
         with mongo_errors():
-            found = self._banks.find(query).sort(newest_first("created_us")).limit(limit + 1)
-            records = [_record(document) async for document in found]
+            documents = self._banks.find(query).sort(newest_first("created_us")).limit(limit + 1)
+            records = [_record(document) async for document in documents]
         if len(records) <= limit:
             return records, None
         last = records[limit - 1]
         return records[:limit], cursor_of((microseconds(last.created_at), last.bank_id))
 
 
-def _record(found: dict[str, Any]) -> BankRecord:
-    return BankRecord.model_validate_json(found["record"])
+def _record(document: dict[str, Any]) -> BankRecord:
+    return BankRecord.model_validate_json(document["record"])

@@ -1,4 +1,4 @@
-"""Opens MongoDB. Nothing else imports the driver's client, so that changing the driver is changing
+"""Opens MongoDB. No other module imports the driver's client, so another driver means another
 `CLIENT`.
 """
 
@@ -18,24 +18,24 @@ from runfold_schemas.errors import ConfigurationError
 CLIENT: Any = AsyncIOMotorClient
 
 Database = Any
-"""The driver's database object: Motor's, or that of PyMongo's async client, which has the same
-methods.
+"""The driver's database object: of Motor, or of PyMongo's async client, which has the same methods.
 """
 
 _TIMEOUT_MS = 3_000
 
 _REFUSED = {13, 18, 8000}
-"""Unauthorized, AuthenticationFailed, and how Atlas says either."""
+"""The codes of Unauthorized and AuthenticationFailed, and Atlas' code for both."""
 
 
 @asynccontextmanager
 async def connect(url: str, database: str, *, client: Any = None) -> AsyncIterator[Database]:
-    """The database for the length of the block. `client` is the driver's client class, `CLIENT` by
-    default. Raises `ConfigurationError` for a `url` that is none or whose user is refused, and
-    `UnavailableError`.
+    """The database, open for the length of the block. `client` is the driver's client class,
+    `CLIENT` by default. Raises `ConfigurationError` if `url` is not a connection string or MongoDB
+    refuses its user, and `UnavailableError` if MongoDB does not answer.
 
-    Every write is acknowledged by a majority and journaled; every read is of what a majority holds,
-    from the primary: a position that is read here may decide where a writer goes on.
+    A majority acknowledges and journals every write. Every read goes to the primary and returns
+    only data that a majority has, because a position that was read may decide where a writer goes
+    on.
     """
     try:
         opened = (client or CLIENT)(
@@ -46,9 +46,9 @@ async def connect(url: str, database: str, *, client: Any = None) -> AsyncIterat
             tz_aware=True,
         )
     except (errors.ConfigurationError, errors.InvalidName, ValueError) as error:
-        raise ConfigurationError(f"RUNFOLD_MONGO is no connection string: {error}") from error
+        raise ConfigurationError(f"RUNFOLD_MONGO is not a connection string: {error}") from error
     try:
-        await _greet(opened)
+        await _check_access(opened)
         yield opened.get_database(
             database,
             codec_options=CodecOptions(tz_aware=True),
@@ -62,7 +62,7 @@ async def connect(url: str, database: str, *, client: Any = None) -> AsyncIterat
             await closed
 
 
-async def _greet(opened: Any) -> None:
+async def _check_access(opened: Any) -> None:
     try:
         with mongo_errors():
             await opened.admin.command("ping")

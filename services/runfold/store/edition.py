@@ -25,7 +25,7 @@ class Edition(NamedTuple):
     revisions: RevisionStore
     banks: BankStore
     vectors: VectorStore
-    """Of all editions."""
+    """The vectors, which all editions share."""
 
     @classmethod
     def of(cls, database: Database, name: str) -> Self:

@@ -1,13 +1,17 @@
-"""Which edition of the projections is read: one document, switched when a rebuild has caught up.
+"""The pointer to the edition that readers use: one document. A rebuild switches it when its edition
+has caught up.
 
-    {current: A} ──begin──> {current: A, building: B} ──join──> {current: A, building: B, joined: B} ──switch──> {current: B}
+    {current: A}
+        ──begin──> {current: A, building: B}
+        ──join───> {current: A, building: B, joined: B}
+        ──switch─> {current: B}
 
-From `join` until some time after the switch readers look into both editions and take what reaches
-further, so none of them sees anything older than it saw before. A rebuild that dies in between is
-not read for ever: joining ends by itself.
+From `join` until some time after the switch, readers look into both editions and use the data that
+reaches further. So no reader sees older data than before. Joining ends by itself after a while, so
+an edition whose rebuild died is not read for ever.
 
-An edition has its own collections, named by an id that is never used twice. So a database that was
-dropped is simply a new edition, which the projector fills from the beginning of the log.
+Each edition has its own collections, named by an id that is never used twice. If the database is
+dropped, the projector begins a new edition and fills it from the beginning of the log.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -22,19 +26,19 @@ from runfold.store.unavailable import mongo_errors
 from runfold.store.vectors import COLLECTION as VECTORS
 
 POINTER_LOOK_SECONDS = 1.0
-"""How often whoever follows the pointer looks at it."""
+"""How often services that follow the pointer read it."""
 
 JOINED_SECONDS = 60.0
-"""How long a joined edition is read without a switch. Long, since the clocks of two machines may
-differ.
+"""How long a joined edition is read without a switch. The time is long, because the clocks of two
+machines may differ.
 """
 
 RETIRED_WRITTEN = 1 / 4
-"""Of the time that an edition stays after a switch: so long projectors write it."""
+"""The part of `retire_seconds` for which projectors still write the old edition after a switch."""
 
 RETIRED_READ = 1 / 2
-"""Of the same time: so long it is read beside the new one, which must have reached by then what was
-written last.
+"""The part of `retire_seconds` for which readers use both editions after a switch. By then the new
+edition includes the last writes to the old edition.
 """
 
 _POINTER = "generation"
@@ -53,39 +57,41 @@ _NOT_JOINED = {"joined": "", "joined_until": ""}
 
 
 class Pointer(NamedTuple):
-    """The edition that is read, the one that a rebuild writes, and whether both are read since a
-    switch is near.
+    """The edition that readers use, the edition that a rebuild writes, and the edition that readers
+    use as well because a switch is near.
     """
 
     current: str
     building: str | None
     joined: str | None
     previous: str | None
-    """The one from which a rebuild switched to this one; None of one that began with nothing."""
+    """The edition before the last switch. None if there was no switch yet."""
 
 
 class Editions:
+    """Reads and moves the pointer, and drops editions."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
         self._pointers = database["pointers"]
 
     async def current(self) -> str | None:
-        """The id of the edition that is read; None in an empty database."""
+        """The id of the current edition. None in an empty database."""
         pointer = await self.pointer()
         return pointer.current if pointer else None
 
     async def pointer(self) -> Pointer | None:
-        """What is read; None in an empty database."""
+        """The pointer. None in an empty database."""
         with mongo_errors():
-            found = await self._pointers.find_one({"_id": _POINTER})
-        if not found:
+            document = await self._pointers.find_one({"_id": _POINTER})
+        if not document:
             return None
-        is_joined = "joined" in found and found["joined_until"] > datetime.now(UTC)
-        joined = found["joined"] if is_joined else None
-        return Pointer(found["current"], found.get("building"), joined, found.get("previous"))
+        is_joined = "joined" in document and document["joined_until"] > datetime.now(UTC)
+        joined = document["joined"] if is_joined else None
+        return Pointer(document["current"], document.get("building"), joined, document.get("previous"))
 
     async def current_or_first(self) -> str:
-        """The id of the edition that is read; the first one begins here if there is none."""
+        """The id of the current edition. Begins the first edition if there is none."""
         try:
             with mongo_errors():
                 pointer = await self._pointers.find_one_and_update(
@@ -95,19 +101,19 @@ class Editions:
                     return_document=ReturnDocument.AFTER,
                 )
         except DuplicateKeyError:
-            # Two services began it at the same time; the other one's stands.
+            # Another service began the first edition at the same time.
             return await self.current_or_first()
         return str(pointer["current"])
 
     async def begin(self, *, old: str, new: str) -> bool:
-        """Notes that a rebuild has begun `new`, instead of any that began before. False if `old` is
-        not read any more.
+        """Registers `new` as the edition that a rebuild writes, instead of any other. Returns False
+        if `old` is not current any more.
         """
         return await self._move({"current": old}, {"$set": {"building": new}, "$unset": _NOT_JOINED})
 
     async def join(self, *, old: str, new: str) -> bool:
-        """Has `new` read beside `old`, for `JOINED_SECONDS` at the most. False if another rebuild
-        has begun or finished since.
+        """Lets readers use `new` beside `old`, for `JOINED_SECONDS` at most. Returns False if
+        another rebuild has begun or finished since.
         """
         until = datetime.now(UTC) + timedelta(seconds=JOINED_SECONDS)
         return await self._move(
@@ -115,8 +121,8 @@ class Editions:
         )
 
     async def switch(self, *, old: str, new: str) -> bool:
-        """Makes `new` the edition that is read. False if it is not joined any more: another rebuild
-        has begun or finished since, or too much time has passed.
+        """Makes `new` the current edition. Returns False if it is not joined any more: another
+        rebuild has begun or finished since, or `JOINED_SECONDS` have passed.
         """
         return await self._move(
             {"current": old, "joined": new, "joined_until": {"$gt": datetime.now(UTC)}},
@@ -124,7 +130,7 @@ class Editions:
         )
 
     async def give_up(self, new: str) -> None:
-        """Notes that `new` is not built any more; changes nothing after the switch to it."""
+        """Forgets the rebuild that writes `new`. Has no effect after the switch to `new`."""
         await self._move({"building": new}, {"$unset": {"building": "", **_NOT_JOINED}})
 
     async def drop(self, edition: str) -> None:
@@ -135,7 +141,7 @@ class Editions:
                     await self._database.drop_collection(name)
 
     async def drop_all(self) -> None:
-        """Throws all projections away; the projector begins a new edition from the log."""
+        """Drops all projections. The projector then begins a new edition from the log."""
         with mongo_errors():
             await self._pointers.drop()
             await self._database.drop_collection(VECTORS)
@@ -143,8 +149,8 @@ class Editions:
             await self.drop(edition)
 
     async def others(self) -> list[str]:
-        """Editions that have collections and are not read: left by a rebuild that did not
-        finish.
+        """The editions that have collections and are not current, for example of a rebuild that
+        died.
         """
         current = await self.current()
         return sorted({name.rpartition(".")[2] for name in await self._collections()} - {current})
@@ -162,4 +168,5 @@ class Editions:
 
 
 def new_edition() -> str:
+    """A new id of an edition."""
     return uuid7().hex

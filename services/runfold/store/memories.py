@@ -1,8 +1,7 @@
-"""Memories: what they hold, until it expires.
+"""Memories with their content, until they expire.
 
-Each document is written over an older one only, by the offset of the change that it shows, so it
-does not matter which of two owners of a partition is late. A deleted memory stays as that offset
-for as long as it can be rolled back.
+A document replaces only a document with a lower offset, so a late owner of a partition does no
+harm. A deleted memory stays as the offset of its deletion for as long as it can be rolled back.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -26,7 +25,8 @@ _INDEXES = [
     list_index("updated_us", "bank"),
     list_index("created_us", "bank", "scope"),
     list_index("updated_us", "bank", "scope"),
-    # Covers what similarity asks of a scope: no document is read but those of the answer.
+    # Covers the query of similarity search over a scope. MongoDB reads no other documents than
+    # those of the answer.
     IndexModel([(name, ASCENDING) for name in ("bank", "scope", "_id", "vector", "expires_us")]),
     IndexModel([("expires", ASCENDING)], expireAfterSeconds=0),
 ]
@@ -35,7 +35,7 @@ _NEVER: Final = 2**63 - 1
 
 
 class MemoryVectorName(NamedTuple):
-    """A memory by its key, with the name of the vector that says what its fact means."""
+    """The key of a memory, and the name of the vector of its fact."""
 
     key: str
     vector: str
@@ -52,11 +52,11 @@ class MemoryStore:
             await self._memories.create_indexes(_INDEXES)
 
     async def save(self, memories: Mapping[str, tuple[MemoryRecord | None, int]]) -> None:
-        """Saves each as it is after the change at the offset; None says that one was deleted."""
+        """Saves each memory, or None for a deleted memory, with the offset of its last change."""
         operations = [
             UpdateOne(
                 {"_id": key, "offset": {"$lt": offset}},
-                _standing(record, offset) if record is not None else _gone(offset),
+                _save_update(record, offset) if record is not None else _delete_update(offset),
                 upsert=True,
             )
             for key, (record, offset) in memories.items()
@@ -66,21 +66,23 @@ class MemoryStore:
     async def get(self, keys: Sequence[str], *, now: datetime) -> dict[str, MemoryRecord]:
         with mongo_errors():
             cursor = self._memories.find({"_id": {"$in": list(keys)}, **_unexpired(now)})
-            return {found["_id"]: _record(found) async for found in cursor}
+            return {document["_id"]: _record(document) async for document in cursor}
 
     async def vector_names(
         self, bank_id: str, scope: Mapping[str, str], *, now: datetime
     ) -> list[MemoryVectorName]:
-        """All memories of exactly this scope."""
+        """The vector names of all memories with exactly this scope."""
         query = {"bank": bank_id, "scope": scope_text(scope), **_unexpired(now)}
         with mongo_errors():
             cursor = self._memories.find(query, {"_id": 1, "vector": 1}).batch_size(10_000)
-            return [MemoryVectorName(found["_id"], found["vector"]) async for found in cursor]
+            return [MemoryVectorName(document["_id"], document["vector"]) async for document in cursor]
 
     async def all(self, *, now: datetime) -> dict[str, MemoryRecord]:
-        """Every memory there is: for `verify`."""
+        """All memories, for `verify`."""
         with mongo_errors():
-            return {found["_id"]: _record(found) async for found in self._memories.find(_unexpired(now))}
+            return {
+                document["_id"]: _record(document) async for document in self._memories.find(_unexpired(now))
+            }
 
     async def list(
         self,
@@ -92,15 +94,17 @@ class MemoryStore:
         now: datetime,
         cursor: str | None,
     ) -> AsyncGenerator[MemoryRecord, None]:
-        """The memories behind the cursor. Raises `InvalidEventError` for a foreign cursor."""
+        """The memories after the cursor. Raises `InvalidEventError` for a cursor that no list
+        returned.
+        """
         time_field = "updated_us" if order == "updated_at" else "created_us"
         query = {"bank": bank_id, **_unexpired(now)}
         if scope is not None:
             query["scope"] = scope_text(scope)
         query = after_cursor(query, time_field, cursor, ascending=ascending)
         with mongo_errors():
-            found = self._memories.find(query).sort(list_order(time_field, ascending=ascending))
-            async for document in found:
+            documents = self._memories.find(query).sort(list_order(time_field, ascending=ascending))
+            async for document in documents:
                 yield _record(document)
 
 
@@ -111,18 +115,18 @@ def cursor_after(record: MemoryRecord, *, order: str) -> str:
 
 
 def vector_name(fact: str) -> str:
-    """The name of the vector of a fact: equal facts have one."""
+    """The name of the vector of a fact. Equal facts have the same vector."""
     return sha256(fact.encode()).hexdigest()
 
 
 def removal(expires_at: datetime) -> datetime:
-    """When MongoDB may remove what expires then: it knows milliseconds, so at the end of the one
-    that it is in.
+    """When MongoDB may remove a document that expires at `expires_at`. One millisecond is added,
+    because MongoDB cuts times to milliseconds.
     """
     return expires_at + timedelta(milliseconds=1)
 
 
-def _standing(record: MemoryRecord, offset: int) -> dict[str, Any]:
+def _save_update(record: MemoryRecord, offset: int) -> dict[str, Any]:
     expires_at = record.memory.expires_at
     fields = {
         "offset": offset,
@@ -139,7 +143,7 @@ def _standing(record: MemoryRecord, offset: int) -> dict[str, Any]:
     return {"$set": {**fields, "expires": removal(expires_at)}}
 
 
-def _gone(offset: int) -> dict[str, Any]:
+def _delete_update(offset: int) -> dict[str, Any]:
     unset = {name: "" for name in _FIELDS if name != "expires"}
     return {"$set": {"offset": offset, "expires": datetime.now(UTC) + RESTORABLE}, "$unset": unset}
 
@@ -148,5 +152,5 @@ def _unexpired(now: datetime) -> dict[str, Any]:
     return {"expires_us": {"$gt": microseconds(now)}}
 
 
-def _record(found: dict[str, Any]) -> MemoryRecord:
-    return MemoryRecord.model_validate_json(found["record"])
+def _record(document: dict[str, Any]) -> MemoryRecord:
+    return MemoryRecord.model_validate_json(document["record"])

@@ -1,10 +1,11 @@
-"""Pages: slices of a log in MongoDB, with the records' exact bytes.
+"""Pages: ranges of a log in MongoDB, with the exact bytes of the records.
 
-The bytes are the log's, so any page that covers an offset is right. A writer inserts at the end of
-what is stored; a duplicate key says that somebody else was there first. Merging replaces many small
-pages by a large one, only where that reaches further, and then deletes those inside it: at no
-moment is an offset uncovered. A writer that was overtaken may put a page inside a merged one or
-across its end; readers go by what covers an offset, and the next merge removes what is inside.
+The bytes are those of the log, so any page that covers an offset is right. A writer inserts a page
+at the end of the stored pages; a duplicate key means that another writer was first. Merging
+replaces a small page by a large page that reaches further, and then deletes the pages inside it. So
+every offset is covered at every moment. A writer that was overtaken may insert a page inside a
+merged page or across its end. Readers use any page that covers an offset, and the next merge
+removes the pages inside.
 """
 
 from collections import Counter
@@ -27,10 +28,10 @@ from runfold_schemas.codec import Record
 
 EVENTS_MAX = 500
 BYTES_MAX = 512 * 1024
-"""Of a page's records before compression; one record alone may be larger."""
+"""The limit of a page's records before compression. A single record may be larger."""
 
 MERGE_AT = 64
-"""Small pages of a run before its owner merges them."""
+"""The number of small pages of a run after which its owner merges them."""
 
 _BY_END = IndexModel([("log_id", ASCENDING), ("next_offset", ASCENDING)])
 _NO_BODY = {"body": 0}
@@ -43,8 +44,8 @@ _decompress = zstandard.ZstdDecompressor().decompress
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A slice `[first_offset, next_offset)` of one log. Times are the broker's append times in
-    milliseconds.
+    """The range `[first_offset, next_offset)` of one log. Times are the broker's append times in
+    milliseconds since 1970.
     """
 
     log_id: str
@@ -54,57 +55,59 @@ class Page:
     first_time: int
     max_time: int
     counts: dict[str, int]
-    """Events that count, by type."""
+    """The number of events that count, by type."""
     turns: list[str]
     ids: bytes
     """The ids of the events that count, 16 bytes each."""
     exceptions: list[tuple[int, Outcome, str]]
-    """Offset, outcome and reason of every record that was not simply accepted."""
+    """The offset, the outcome and the reason of every record that was not accepted."""
     body: bytes
     checksum: int
-    """CRC-32 of the body as it is stored."""
+    """The CRC-32 of the stored body."""
     size: int
-    """Of the body before compression, in bytes."""
+    """The size of the body before compression, in bytes."""
 
     @property
     def is_small(self) -> bool:
-        """Whether it is worth to be merged with its neighbours."""
+        """Whether merging the page with its neighbours is worth the work."""
         return self.count < EVENTS_MAX // 2 and self.size < BYTES_MAX // 2
 
     def event_ids(self) -> list[str]:
+        """The ids of the events that count."""
         hexadecimal = self.ids.hex()
         return [
-            f"{one[:8]}-{one[8:12]}-{one[12:16]}-{one[16:20]}-{one[20:]}"
-            for one in (hexadecimal[start : start + 32] for start in range(0, len(hexadecimal), 32))
+            f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+            for digits in (hexadecimal[start : start + 32] for start in range(0, len(hexadecimal), 32))
         ]
 
     def records(self) -> list[Record]:
+        """The records, unpacked from the body."""
         return unpack(self.body)
 
 
 def pages_of(log_id: str, admitted: Sequence[Admitted], *, first_offset: int, next_offset: int) -> list[Page]:
-    """`admitted`, the records of `[first_offset, next_offset)`, cut into pages without a gap
-    between them.
-    """
-    frames = _frames([one.record for one in admitted])
+    """Pages without gaps for `admitted`, the records of `[first_offset, next_offset)`."""
+    frames = _frames([each.record for each in admitted])
     if len(admitted) <= EVENTS_MAX and len(frames) <= BYTES_MAX:
-        # Frames are longer than what they hold: there is nothing to cut, and no need to measure
-        # each record.
+        # Frames are longer than the records in them, so one page is enough and no record has to be
+        # measured.
         return [_page(log_id, admitted, frames, first_offset=first_offset, next_offset=next_offset)]
     cuts = [0, *_cuts(admitted), len(admitted)]
     starts = [first_offset, *(admitted[cut].record.offset for cut in cuts[1:-1]), next_offset]
-    parts = [admitted[begin:end] for begin, end in pairwise(cuts)]
+    chunks = [admitted[begin:end] for begin, end in pairwise(cuts)]
     return [
-        _page(log_id, part, _frames([one.record for one in part]), first_offset=start, next_offset=following)
-        for part, (start, following) in zip(parts, pairwise(starts), strict=True)
+        _page(log_id, chunk, _frames([each.record for each in chunk]), first_offset=start, next_offset=end)
+        for chunk, (start, end) in zip(chunks, pairwise(starts), strict=True)
     ]
 
 
 def unpack(body: bytes) -> list[Record]:
+    """The records in a page's body."""
     return list(starmap(Record, msgpack.unpackb(_decompress(body), use_list=False, raw=False)))
 
 
 def pack(records: Sequence[Record]) -> bytes:
+    """The body of a page with these records."""
     return _compress(_frames(records))
 
 
@@ -124,7 +127,7 @@ class PageStore:
             await self._pages.create_indexes([_BY_END])
 
     async def insert(self, pages: Iterable[Page]) -> set[str]:
-        """Inserts at most one page a log; gives the logs whose page was there already."""
+        """Inserts at most one page for each log. Returns the logs whose page existed already."""
         documents = [_document(page) for page in pages]
         if not documents:
             return set()
@@ -139,19 +142,19 @@ class PageStore:
         self, log_id: str, *, first_offset: int = 0, bodies: bool = True
     ) -> AsyncGenerator[Page, None]:
         """The pages that cover the log from `first_offset` on, in order, up to the first offset
-        that none covers.
+        that no page covers.
 
-        Pages may overlap while they are merged: a page can begin before the end of the one before
+        Pages may overlap while they are merged: a page can begin before the end of the page before
         it.
         """
-        cursor, going_on = first_offset, True
-        while going_on:
-            going_on = False
-            async with aclosing(self._beyond(log_id, cursor, bodies=bodies)) as pages:
+        offset, has_moved = first_offset, True
+        while has_moved:
+            has_moved = False
+            async with aclosing(self._ending_after(log_id, offset, bodies=bodies)) as pages:
                 async for page in pages:
-                    if page.first_offset <= cursor < page.next_offset:
+                    if page.first_offset <= offset < page.next_offset:
                         yield page
-                        cursor, going_on = page.next_offset, True
+                        offset, has_moved = page.next_offset, True
 
     async def end(self, log_id: str, *, first_offset: int = 0) -> int:
         """The first offset that no page covers, at or after `first_offset`."""
@@ -163,9 +166,9 @@ class PageStore:
     async def begin_of_last(
         self, log_id: str, *, end: int, newest: int, counts: Callable[[Mapping[str, int]], int]
     ) -> int:
-        """Where to begin to read for the last `newest` events before `end`; `counts` says how many
-        of a page's events are meant, given its counts by type. Looks at the last pages only, and
-        not into them.
+        """The offset at which to begin reading the last `newest` events before `end`. `counts`
+        gives the number of relevant events of a page, from its counts by type. Reads only the heads
+        of the last pages.
         """
         begin, total = end, 0
         query = {"log_id": log_id, "first_offset": {"$lt": end}}
@@ -173,8 +176,8 @@ class PageStore:
         try:
             with mongo_errors():
                 async for page in cursor:
-                    # One that overlaps what was counted already, or reaches beyond the end, would
-                    # count too many.
+                    # A page that overlaps counted pages, or reaches beyond the end, would count too
+                    # many events.
                     if page["first_offset"] < begin:
                         total += counts(page["counts"]) if page["next_offset"] <= begin else 0
                         begin = page["first_offset"]
@@ -185,24 +188,24 @@ class PageStore:
         return 0
 
     async def first_times(self, log_ids: Iterable[str]) -> dict[str, int]:
-        """When the first record of each log was appended, in milliseconds; nothing of a log without
-        pages.
+        """The append time of the first record of each log, in milliseconds since 1970. Logs without
+        pages are left out.
         """
         firsts = [page_id(log_id, 0) for log_id in log_ids]
         with mongo_errors():
             cursor = self._pages.find({"_id": {"$in": firsts}}, {"first_time": 1})
-            return {found["_id"].partition(":")[0]: found["first_time"] async for found in cursor}
+            return {document["_id"].partition(":")[0]: document["first_time"] async for document in cursor}
 
     async def merge(self, log_id: str, *, first_offset: int) -> int:
-        """Merges what is small from `first_offset` on. Gives the first offset of the last page,
-        where to go on next time.
+        """Merges small pages from `first_offset` on. Returns the first offset of the last page,
+        where the next merge begins.
         """
         last = first_offset
         group: list[Page] = []
         async with aclosing(self.read(log_id, first_offset=first_offset)) as pages:
             async for page in pages:
                 while group and group[-1].first_offset >= page.first_offset:
-                    group.pop()  # lies inside this page, which another worker has merged
+                    group.pop()  # is inside this page, which another worker has merged
                 if group and (page.first_offset != group[-1].next_offset or not _fits(group, page)):
                     await self._replace(group)
                     group = []
@@ -216,33 +219,33 @@ class PageStore:
             await self._pages.delete_many({"log_id": {"$in": list(log_ids)}})
 
     async def all(self, log_id: str) -> list[Page]:
-        """Every page of a log as it is stored, also those that overlap: for `verify`."""
+        """Every stored page of a log, also pages that overlap, for `verify`."""
         with mongo_errors():
             return [
-                _from_document(found)
-                async for found in self._pages.find({"log_id": log_id}).sort("_id", ASCENDING)
+                _from_document(document)
+                async for document in self._pages.find({"log_id": log_id}).sort("_id", ASCENDING)
             ]
 
-    async def _beyond(self, log_id: str, offset: int, *, bodies: bool) -> AsyncGenerator[Page, None]:
-        """The pages that reach beyond `offset`, in the order of their ends.
+    async def _ending_after(self, log_id: str, offset: int, *, bodies: bool) -> AsyncGenerator[Page, None]:
+        """The pages that end after `offset`, in the order of their ends.
 
-        That order finds a page that covers an offset wherever it begins: a writer that was
-        overtaken may have put a small page inside a merged one. And at the end of a log, where most
-        reads end, it finds nothing at once.
+        In that order MongoDB finds a page that covers an offset wherever the page begins: a writer
+        that was overtaken may have inserted a small page inside a merged page. At the end of a log,
+        where most reads end, the query returns nothing at once.
         """
         # The driver fetches batches of 101 pages and 16 MB at the most, so memory stays bounded.
         query = {"log_id": log_id, "next_offset": {"$gt": offset}}
         cursor = self._pages.find(query, None if bodies else _NO_BODY).sort("next_offset", ASCENDING)
         try:
             with mongo_errors():
-                async for found in cursor:
-                    yield _from_document(found)
+                async for document in cursor:
+                    yield _from_document(document)
         finally:
             await cursor.close()
 
     async def _replace(self, group: list[Page]) -> None:
-        """One page for all of them. Where there is only one already, what an earlier merge left
-        inside it goes.
+        """Replaces the pages of the group by one page. Then deletes the pages inside it, also those
+        that an earlier merge left.
         """
         if not group:
             return
@@ -260,7 +263,9 @@ class PageStore:
             await self._pages.delete_many(inside)
 
     async def _put(self, merged: Page) -> bool:
-        """Whether the page is there now: not if another one that reaches as far is."""
+        """Replaces the small page with the same first offset. Returns False if the stored page
+        already reaches as far.
+        """
         with mongo_errors():
             answer = await self._pages.replace_one(
                 {
@@ -273,14 +278,15 @@ class PageStore:
 
 
 def page_id(log_id: str, offset: int) -> str:
-    # As wide as the largest offset, so that ids sort as offsets do.
+    """The `_id` of the page that begins at `offset`."""
+    # As wide as the largest offset, so that ids sort in the order of offsets.
     return f"{log_id}:{offset:019d}"
 
 
 def _cuts(admitted: Sequence[Admitted]) -> Iterable[int]:
     count = size = 0
-    for index, one in enumerate(admitted):
-        length = _length(one.record)
+    for index, each in enumerate(admitted):
+        length = _length(each.record)
         if count and (count == EVENTS_MAX or size + length > BYTES_MAX):
             yield index
             count = size = 0
@@ -298,8 +304,8 @@ def _length(record: Record) -> int:
 def _page(
     log_id: str, admitted: Sequence[Admitted], frames: bytes, *, first_offset: int, next_offset: int
 ) -> Page:
-    counting = [one.event for one in admitted if one.event is not None and one.outcome in COUNTING]
-    times = [one.record.log_time for one in admitted]
+    counting = [each.event for each in admitted if each.event is not None and each.outcome in COUNTING]
+    times = [each.record.log_time for each in admitted]
     body = _compress(frames)
     return Page(
         log_id=log_id,
@@ -312,7 +318,7 @@ def _page(
         turns=[turn for turn in dict.fromkeys([event.turn_id for event in counting]) if turn is not None],
         ids=bytes.fromhex("".join([event.event_id for event in counting]).replace("-", "")),
         exceptions=[
-            (one.record.offset, one.outcome, one.reason) for one in admitted if one.outcome != "accepted"
+            (each.record.offset, each.outcome, each.reason) for each in admitted if each.outcome != "accepted"
         ],
         body=body,
         checksum=crc32(body),
@@ -321,9 +327,9 @@ def _page(
 
 
 def _fits(group: list[Page], page: Page) -> bool:
-    # Not the compressed size: a page must fit into the memory of whoever reads it.
+    # The size before compression counts, because readers hold a whole page in memory.
     pages = (*group, page)
-    return sum(one.count for one in pages) <= EVENTS_MAX and sum(one.size for one in pages) <= BYTES_MAX
+    return sum(each.count for each in pages) <= EVENTS_MAX and sum(each.size for each in pages) <= BYTES_MAX
 
 
 def _merged(group: list[Page]) -> Page:
@@ -368,19 +374,19 @@ def _document(page: Page) -> dict[str, Any]:
     }
 
 
-def _from_document(found: dict[str, Any]) -> Page:
+def _from_document(document: dict[str, Any]) -> Page:
     return Page(
-        log_id=found["log_id"],
-        first_offset=found["first_offset"],
-        next_offset=found["next_offset"],
-        count=found["count"],
-        first_time=found["first_time"],
-        max_time=found["max_time"],
-        counts=found["counts"],
-        turns=found["turns"],
-        ids=found["ids"],
-        exceptions=[(offset, outcome, reason) for offset, outcome, reason in found["exceptions"]],
-        body=found.get("body", b""),
-        checksum=found["checksum"],
-        size=found["size"],
+        log_id=document["log_id"],
+        first_offset=document["first_offset"],
+        next_offset=document["next_offset"],
+        count=document["count"],
+        first_time=document["first_time"],
+        max_time=document["max_time"],
+        counts=document["counts"],
+        turns=document["turns"],
+        ids=document["ids"],
+        exceptions=[(offset, outcome, reason) for offset, outcome, reason in document["exceptions"]],
+        body=document.get("body", b""),
+        checksum=document["checksum"],
+        size=document["size"],
     )

@@ -1,5 +1,5 @@
-"""Makes a lone mongod a replica set of one node: initiated once, told its address again when that
-has changed.
+"""Makes a single mongod a replica set of one node: initiates the set once, and reconfigures it when
+the node's address has changed.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ ALREADY_INITIALIZED = 23
 
 
 async def bring_up(address: str) -> None:
-    """Return when the mongod at `address` (host:port) is its replica set's primary; calling it
-    again is harmless.
+    """Returns when the mongod at `address` (host:port) is the primary of its replica set. Calling
+    it again is harmless.
     """
-    # Direct, because a driver that looks for the set's primary finds none before there is a set.
+    # A direct connection, because before the set exists the driver would find no primary.
     async with AsyncMongoClient[dict[str, Any]](f"mongodb://{address}/?directConnection=true") as client:
         await _configure(client.admin, address)
         while not (await client.admin.command("hello"))["isWritablePrimary"]:  # noqa: ASYNC110 - the server elects
@@ -31,8 +31,8 @@ async def _configure(admin: AsyncDatabase[dict[str, Any]], address: str) -> None
     while (config := await _config(admin)) is None:
         await _initiate(admin, address)
     if config["members"][0]["host"] != address:
-        # The node does not find itself in its own configuration, so it is nobody's primary and must
-        # be forced.
+        # The node is not in its own configuration, so the set has no primary and the change must be
+        # forced.
         config["members"][0]["host"] = address
         config["version"] += 1
         await admin.command("replSetReconfig", config, force=True)
@@ -54,6 +54,6 @@ async def _initiate(admin: AsyncDatabase[dict[str, Any]], address: str) -> None:
     except OperationFailure as error:
         if error.code != ALREADY_INITIALIZED:
             raise
-        # A node that has just started answers "not yet" until it has read its configuration: ask
-        # again.
+        # A node that has just started answers "not yet initialized" until it has read its
+        # configuration.
         await asyncio.sleep(POLL_SECONDS)

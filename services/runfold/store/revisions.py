@@ -1,8 +1,9 @@
-"""Revisions: what memories were. MongoDB removes them when they expire; until then reads hide them.
+"""Revisions: the earlier states of memories. Reads hide a revision as soon as it expires, and
+MongoDB removes it some time later.
 
-A revision is named by its memory and its offset, inserted once and never changed. Only until when
-it can be read may change, when its memory is deleted or rolled back: the last change in the log
-says when, however late an owner of the partition is.
+The id of a revision consists of its memory's key and its offset. A revision is inserted once and
+its content never changes. Only its expiry can change, when its memory is deleted or rolled back.
+The last change in the log decides the expiry, however late an owner of the partition is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,8 +31,8 @@ _INDEXES: Final = [
 _BULK: Final = 2_000
 
 _LATE: Final = timedelta(days=7)
-"""For so long MongoDB keeps what a deletion has ended beyond its time: a rollback that came in time
-may be folded later, in a rebuild at any time.
+"""How long MongoDB keeps the revisions of a deleted memory after their expiry. A rollback that was
+published in time may be folded later, in a rebuild at any time.
 """
 _OFFSET_MAX: Final = 2**63 - 1
 
@@ -47,11 +48,11 @@ class RevisionStore:
             await self._revisions.create_indexes(_INDEXES)
 
     async def save(self, revisions: Sequence[tuple[str, Revision]]) -> None:
-        """Saves revisions, each with the key of its memory; of one that is there already nothing is
-        to be said.
+        """Inserts revisions, each with the key of its memory. Revisions that exist stay as they
+        are.
         """
         for begin in range(0, len(revisions), _BULK):
-            documents = [_document(*one) for one in revisions[begin : begin + _BULK]]
+            documents = [_document(key, revision) for key, revision in revisions[begin : begin + _BULK]]
             try:
                 with mongo_errors():
                     await self._revisions.insert_many(documents, ordered=False)
@@ -59,10 +60,10 @@ class RevisionStore:
                 duplicates_of(error)
 
     async def end(self, endings: Sequence[tuple[str, Ending]]) -> None:
-        """Has the revisions of deleted memories expire with them, or not any more, in the order of
-        the log.
+        """Changes the expiry of revisions, when their memory was deleted or exists again. The
+        endings are in the order of the log.
         """
-        operations = [_ended(*one) for one in endings]
+        operations = [_ending_update(key, ending) for key, ending in endings]
         if operations:
             with mongo_errors():
                 await self._revisions.bulk_write(operations, ordered=True)
@@ -77,8 +78,8 @@ class RevisionStore:
         before: int | None,
         limit: int,
     ) -> list[Revision]:
-        """The revisions of a memory from one offset on, the newest first, only those from before
-        another one if it is given.
+        """The revisions of a memory from offset `since` on, newest first. With `before` only those
+        below that offset.
         """
         query: dict[str, Any] = {
             "_id": _of_memory(key, before, since=since),
@@ -88,21 +89,21 @@ class RevisionStore:
             query["label_pairs"] = {"$all": label_pairs(labels)}
         with mongo_errors():
             cursor = self._revisions.find(query).sort([("_id", DESCENDING)]).limit(limit)
-            return [_revision(found) async for found in cursor]
+            return [_revision(document) async for document in cursor]
 
     async def get(self, key: str, offset: int, *, now: datetime) -> Revision | None:
         query = {"_id": _id(key, offset), "expires_us": {"$gt": microseconds(now)}}
         with mongo_errors():
-            found = await self._revisions.find_one(query)
-        return _revision(found) if found else None
+            document = await self._revisions.find_one(query)
+        return _revision(document) if document else None
 
     async def all(self, *, now: datetime) -> dict[tuple[str, str], Revision]:
-        """Every revision there is, by its memory's key and its id: for `verify`."""
+        """All revisions by their memory's key and their id, for `verify`."""
         query = {"expires_us": {"$gt": microseconds(now)}}
         with mongo_errors():
             return {
-                (found["_id"]["memory"], (revision := _revision(found)).revision_id): revision
-                async for found in self._revisions.find(query)
+                (document["_id"]["memory"], (revision := _revision(document)).revision_id): revision
+                async for document in self._revisions.find(query)
             }
 
 
@@ -118,9 +119,9 @@ def _document(key: str, revision: Revision) -> dict[str, Any]:
     return document
 
 
-def _ended(key: str, ending: Ending) -> UpdateMany:
-    """The update that has the revisions up to a deletion expire with it, or undoes that; never over
-    a later one.
+def _ending_update(key: str, ending: Ending) -> UpdateMany:
+    """The update after which the revisions up to a deletion expire with it, or no longer do. It
+    never overrides a later ending.
     """
     deleted_us = microseconds(ending.deleted_at)
     of_memory = {"_id": _of_memory(key, ending.offset + 1), "ended_by": {"$not": {"$gte": ending.offset}}}
@@ -157,11 +158,11 @@ def _ended(key: str, ending: Ending) -> UpdateMany:
     )
 
 
-def _revision(found: dict[str, Any]) -> Revision:
-    revision = Revision.model_validate_json(found["record"])
-    if "deleted_us" not in found:
+def _revision(document: dict[str, Any]) -> Revision:
+    revision = Revision.model_validate_json(document["record"])
+    if "deleted_us" not in document:
         return revision
-    return revision.model_copy(update={"expires_at": moment(found["expires_us"])})
+    return revision.model_copy(update={"expires_at": moment(document["expires_us"])})
 
 
 def _id(key: str, offset: int) -> dict[str, Any]:
@@ -169,5 +170,5 @@ def _id(key: str, offset: int) -> dict[str, Any]:
 
 
 def _of_memory(key: str, before: int | None, *, since: int = 0) -> dict[str, Any]:
-    """The ids of a memory's revisions, of those before this offset if it is given."""
+    """The range of ids of a memory's revisions from offset `since` on and below `before`."""
     return {"$gte": _id(key, since), "$lt": _id(key, _OFFSET_MAX if before is None else before)}

@@ -1,5 +1,5 @@
-"""Run states: the record of each run with the position that it includes, and whether a worker tails
-it.
+"""Run states: the record of each run with the number of records that it includes, and whether a
+worker tails the run.
 """
 
 from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
@@ -31,14 +31,16 @@ _INDEXES = [
     IndexModel([("session_deleted", ASCENDING)], sparse=True),
 ]
 
-_STANDING: dict[str, Any] = {"deleted": {"$ne": True}}
-"""A deleted run stays as its id, so that a worker that has not heard of it cannot add it again."""
+_NOT_DELETED: dict[str, Any] = {"deleted": {"$ne": True}}
+"""A deleted run stays as its id, so that a worker that does not know of the deletion cannot add it
+again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A life of a run with its fold after `record.next_offset` records; the last three are the
-    admission's state.
+    """A life of a run with its fold after `record.next_offset` records. `opened`, `ended` and
+    `last_offset` are the state of its `Admission`.
     """
 
     log_id: str
@@ -49,8 +51,8 @@ class RunState:
     ended: bool = False
     last_offset: int = -1
     announced_ms: int = 0
-    """When the catalog had it first, by the broker's clock. Set when the run is added, and never
-    changed.
+    """When the run was announced first, by the broker's clock, in milliseconds since 1970. Set when
+    the run is added, and never changed.
     """
 
     @property
@@ -59,7 +61,7 @@ class RunState:
 
     @property
     def life(self) -> Life:
-        """As the catalog has it."""
+        """The run's life, as in the catalog."""
         record = self.record
         return Life(
             run_id=record.run_id,
@@ -73,8 +75,8 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs to list; what is None does not restrict. Times are of `started_at`, `until` is
-    exclusive.
+    """A filter for lists of runs. Fields that are None do not restrict. `since` and `until` are
+    limits of `started_at`; `until` is exclusive.
     """
 
     agent_id: str | None = None
@@ -85,7 +87,7 @@ class RunFilter:
     until: datetime | None = None
 
     def matches(self, record: RunRecord) -> bool:
-        """Whether a list would have it."""
+        """Whether a list with this filter contains the run."""
         started = microseconds(record.started_at)
         return (
             self.agent_id in (None, record.agent_id)
@@ -108,7 +110,7 @@ class RunStore:
             await self._runs.create_indexes(_INDEXES)
 
     async def add(self, states: Sequence[RunState]) -> list[RunState]:
-        """Adds the runs that are not there yet; gives those that were added."""
+        """Adds the runs that do not exist yet, and returns them."""
         if not states:
             return []
         operations = [
@@ -120,14 +122,14 @@ class RunStore:
         return [states[index] for index in answer.upserted_ids]
 
     async def save(self, states: Iterable[RunState]) -> None:
-        """Saves each state over a lower one of the same life."""
+        """Saves each state over a state of the same life with a lower offset."""
         operations = [
             UpdateOne(
                 {
                     "_id": state.run_id,
                     "log_id": state.log_id,
                     "next_offset": {"$lt": state.record.next_offset},
-                    **_STANDING,
+                    **_NOT_DELETED,
                 },
                 {"$set": _fold_of(state)},
             )
@@ -143,53 +145,60 @@ class RunStore:
 
     async def get(self, run_id: str) -> RunState | None:
         with mongo_errors():
-            found = await self._runs.find_one({"_id": run_id, **_STANDING})
-        return _from_document(found) if found else None
+            document = await self._runs.find_one({"_id": run_id, **_NOT_DELETED})
+        return _from_document(document) if document else None
 
     async def get_many(self, run_ids: Sequence[str]) -> dict[str, RunState]:
         with mongo_errors():
             return {
-                found["_id"]: _from_document(found)
-                async for found in self._runs.find({"_id": {"$in": list(run_ids)}, **_STANDING})
+                document["_id"]: _from_document(document)
+                async for document in self._runs.find({"_id": {"$in": list(run_ids)}, **_NOT_DELETED})
             }
 
     async def active(self, partitions: Iterable[int], *, except_for: Container[str] = ()) -> list[RunState]:
-        """The runs of these catalog partitions that are to be tailed, without `except_for`."""
+        """The active runs of these catalog partitions, without the runs in `except_for`."""
         with mongo_errors():
-            cursor = self._runs.find({"partition": {"$in": list(partitions)}, "active": True, **_STANDING})
-            return [_from_document(found) async for found in cursor if found["_id"] not in except_for]
+            cursor = self._runs.find({"partition": {"$in": list(partitions)}, "active": True, **_NOT_DELETED})
+            return [
+                _from_document(document) async for document in cursor if document["_id"] not in except_for
+            ]
 
     async def ends(self, partitions: Iterable[int]) -> dict[str, tuple[str, int]]:
-        """Life and position of every run of these partitions, by run; the position of one that was
-        deleted is -1.
+        """The log id and the position of every run of these catalog partitions, by run id. The
+        position of a deleted run is -1.
         """
         fields = {"log_id": 1, "next_offset": 1, "deleted": 1}
         with mongo_errors():
             cursor = self._runs.find({"partition": {"$in": list(partitions)}}, fields)
             return {
-                found["_id"]: (found["log_id"], -1 if found.get("deleted") else found["next_offset"])
-                async for found in cursor
+                document["_id"]: (
+                    document["log_id"],
+                    -1 if document.get("deleted") else document["next_offset"],
+                )
+                async for document in cursor
             }
 
     async def of_session(self, session_id: str, *, announced_by_ms: int | None = None) -> list[Life]:
-        """The lives of a session's runs, or of those that were announced by then."""
-        query = {"session_id": session_id, **_STANDING}
+        """The lives of a session's runs; with `announced_by_ms` only of runs that were announced by
+        then.
+        """
+        query = {"session_id": session_id, **_NOT_DELETED}
         if announced_by_ms is not None:
             query["announced_ms"] = {"$not": {"$gt": announced_by_ms}}
         with mongo_errors():
-            return [_from_document(found).life async for found in self._runs.find(query)]
+            return [_from_document(document).life async for document in self._runs.find(query)]
 
     async def delete(
         self, lives: Iterable[tuple[Life, int]], *, with_session: Mapping[str, int] | None = None
     ) -> list[Life]:
-        """Makes runs, given with their catalog partitions, unreadable at once and for good: what is
-        added or saved of them later changes nothing. Gives those that are: of another the id may
-        stand for another life.
+        """Marks lives, given with their catalog partitions, as deleted: readers no longer see them,
+        and later writes have no effect. Returns the lives that are deleted now. A life is not
+        deleted if its run id belongs to another life.
 
-        `with_session` names those that are a session's own, with the time of the session's
-        deletion: see `session_deletions`.
+        `with_session` has the run ids of sessions' own runs, with the time of the session's
+        deletion in milliseconds: see `session_deletions`.
         """
-        given = list(lives)
+        pairs = list(lives)
         operations = [
             UpdateOne(
                 {"_id": life.run_id, "log_id": life.log_id},
@@ -204,63 +213,63 @@ class RunStore:
                 },
                 upsert=True,
             )
-            for life, partition in given
+            for life, partition in pairs
         ]
         await upsert_where(self._runs, operations)
-        deleted = await self.deleted([life.run_id for life, _ in given])
-        return [life for life, _ in given if deleted.get(life.run_id) == life.log_id]
+        deleted = await self.deleted([life.run_id for life, _ in pairs])
+        return [life for life, _ in pairs if deleted.get(life.run_id) == life.log_id]
 
     async def deleted(self, run_ids: Iterable[str]) -> dict[str, str]:
-        """Those of these runs that were deleted, with the log of each."""
+        """The log ids of those of these runs that were deleted, by run id."""
         with mongo_errors():
             cursor = self._runs.find({"_id": {"$in": list(run_ids)}, "deleted": True}, {"log_id": 1})
-            return {found["_id"]: found["log_id"] async for found in cursor}
+            return {document["_id"]: document["log_id"] async for document in cursor}
 
     async def deleted_logs(self, run_ids: Iterable[str]) -> list[str]:
-        """The logs of those of these runs that were deleted."""
+        """The log ids of those of these runs that were deleted."""
         return list((await self.deleted(run_ids)).values())
 
     async def session_deletions(self, session_ids: Iterable[str]) -> dict[str, int]:
-        """When these sessions were deleted last, by the broker's clock; nothing of one that never
-        was.
+        """When these sessions were deleted last, by the broker's clock, in milliseconds since 1970.
+        Sessions that were never deleted are left out.
         """
         last: dict[str, int] = {}
         with mongo_errors():
-            async for found in self._runs.find({"session_deleted": {"$in": list(session_ids)}}):
-                name = found["session_deleted"]
-                last[name] = max(last.get(name, 0), found["session_deleted_ms"])
+            async for document in self._runs.find({"session_deleted": {"$in": list(session_ids)}}):
+                session_id = document["session_deleted"]
+                last[session_id] = max(last.get(session_id, 0), document["session_deleted_ms"])
         return last
 
     async def inconsistent_fields(self, run_id: str) -> list[str]:
-        """What stands beside the record, for queries, and is not the record's: for `verify`."""
+        """The fields for queries whose value is not that of the record, for `verify`."""
         with mongo_errors():
-            found = await self._runs.find_one({"_id": run_id, **_STANDING})
-        expected = _fold_of(_from_document(found)) if found else {}
-        return [name for name, value in expected.items() if found[name] != value]
+            document = await self._runs.find_one({"_id": run_id, **_NOT_DELETED})
+        expected = _fold_of(_from_document(document)) if document else {}
+        return [name for name, value in expected.items() if document[name] != value]
 
     async def progress(self) -> AsyncIterator[tuple[str, int]]:
-        """Each run with the position of its state."""
+        """The run id and the position of each run's state."""
         with mongo_errors():
-            async for found in self._runs.find(_STANDING, {"next_offset": 1}):
-                yield found["_id"], found["next_offset"]
+            async for document in self._runs.find(_NOT_DELETED, {"next_offset": 1}):
+                yield document["_id"], document["next_offset"]
 
     async def list(
-        self, wanted: RunFilter, *, limit: int, cursor: str | None = None
+        self, run_filter: RunFilter, *, limit: int, cursor: str | None = None
     ) -> tuple[list[RunState], str | None]:
         """A page of runs, newest first, and the cursor of the next page. Raises `InvalidEventError`
-        for a foreign cursor.
+        for a cursor that no list returned.
         """
-        query = after_cursor(_query(wanted), "started_us", cursor)
+        query = after_cursor(_query(run_filter), "started_us", cursor)
         with mongo_errors():
-            found = self._runs.find(query).sort(newest_first("started_us")).limit(limit + 1)
-            states = [_from_document(document) async for document in found]
+            documents = self._runs.find(query).sort(newest_first("started_us")).limit(limit + 1)
+            states = [_from_document(document) async for document in documents]
         if len(states) <= limit:
             return states, None
         return states[:limit], cursor_after(states[limit - 1])
 
 
 def sort_key(state: RunState) -> SortKey:
-    """What lists are sorted by, the highest first."""
+    """The sort key of a run in lists, which are in descending order."""
     return microseconds(state.record.started_at), state.run_id
 
 
@@ -269,21 +278,21 @@ def cursor_after(state: RunState) -> str:
     return cursor_of(sort_key(state))
 
 
-def _query(wanted: RunFilter) -> dict[str, Any]:
-    query: dict[str, Any] = _STANDING | {
+def _query(run_filter: RunFilter) -> dict[str, Any]:
+    query: dict[str, Any] = _NOT_DELETED | {
         name: value
         for name, value in (
-            ("agent_id", wanted.agent_id),
-            ("session_id", wanted.session_id),
-            ("status", wanted.status),
+            ("agent_id", run_filter.agent_id),
+            ("session_id", run_filter.session_id),
+            ("status", run_filter.status),
         )
         if value is not None
     }
-    if wanted.labels:
-        query["label_pairs"] = {"$all": label_pairs(wanted.labels)}
+    if run_filter.labels:
+        query["label_pairs"] = {"$all": label_pairs(run_filter.labels)}
     times = {
-        **({"$gte": microseconds(wanted.since)} if wanted.since else {}),
-        **({"$lt": microseconds(wanted.until)} if wanted.until else {}),
+        **({"$gte": microseconds(run_filter.since)} if run_filter.since else {}),
+        **({"$lt": microseconds(run_filter.until)} if run_filter.until else {}),
     }
     if times:
         query["started_us"] = times
@@ -307,8 +316,8 @@ def _session_fields(life: Life, deleted_ms: int | None) -> dict[str, Any]:
 
 
 def _fold_of(state: RunState) -> dict[str, Any]:
-    """The record as JSON text, exact to the microsecond and for any label, beside what the indexes
-    need of it.
+    """The fields of a state that the fold changes. The record is JSON text, exact to the
+    microsecond and for any label; the indexes need some of its fields beside it.
     """
     record = state.record
     return {
@@ -328,14 +337,14 @@ def _fold_of(state: RunState) -> dict[str, Any]:
 _FOLD_FIELDS = tuple(_fold_of(RunState(log_id="", partition=0, active=False, record=RunRecord(run_id=""))))
 
 
-def _from_document(found: dict[str, Any]) -> RunState:
+def _from_document(document: dict[str, Any]) -> RunState:
     return RunState(
-        log_id=found["log_id"],
-        partition=found["partition"],
-        active=found["active"],
-        record=RunRecord.model_validate_json(found["record"]),
-        opened=found["opened"],
-        ended=found["ended"],
-        last_offset=found["last_offset"],
-        announced_ms=found.get("announced_ms", 0),
+        log_id=document["log_id"],
+        partition=document["partition"],
+        active=document["active"],
+        record=RunRecord.model_validate_json(document["record"]),
+        opened=document["opened"],
+        ended=document["ended"],
+        last_offset=document["last_offset"],
+        announced_ms=document.get("announced_ms", 0),
     )

@@ -1,8 +1,8 @@
-"""Sessions, as the owners of the partitions of `{prefix}.sessions` write them.
+"""Sessions, written by the owners of the partitions of `{prefix}.sessions`.
 
-Two owners of a partition may be at work for a moment. Both fold the same records, and each document
-is written over an older one only, so it does not matter which of them is late. A deleted session
-stays as its position for the same reason.
+For a moment a partition may have two owners. Both fold the same records, and a document replaces
+only an older document, so a late owner does no harm. For the same reason a deleted session stays as
+its position.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from runfold.store.unavailable import mongo_errors
 from runfold.store.writing import upsert_where
 from runfold_projections.session import SessionRecord
 
-_STANDING: dict[str, Any] = {"record": {"$ne": None}}
+_NOT_DELETED: dict[str, Any] = {"record": {"$ne": None}}
 
 _INDEXES = [
     list_index("created_us", "app"),
@@ -39,7 +39,7 @@ _INDEXES = [
 
 @dataclass(frozen=True, slots=True)
 class SessionFilter:
-    """Which sessions to list; what is None does not restrict."""
+    """A filter for lists of sessions. Fields that are None do not restrict."""
 
     app: str | None = None
     user: str | None = None
@@ -58,12 +58,12 @@ class SessionStore:
 
     async def get(self, session_ids: Sequence[str]) -> dict[str, SessionRecord]:
         with mongo_errors():
-            cursor = self._sessions.find({"_id": {"$in": list(session_ids)}, **_STANDING})
-            return {found["_id"]: _record(found) async for found in cursor}
+            cursor = self._sessions.find({"_id": {"$in": list(session_ids)}, **_NOT_DELETED})
+            return {document["_id"]: _record(document) async for document in cursor}
 
     async def save(self, sessions: Mapping[str, SessionRecord | None], *, position: int) -> None:
-        """Saves sessions as they are after `position` records of their partition; None says that
-        one was deleted.
+        """Saves the state of sessions after `position` records of their partition. None stands for
+        a deleted session.
         """
         operations = [
             UpdateOne(
@@ -78,29 +78,30 @@ class SessionStore:
         await upsert_where(self._sessions, operations)
 
     async def expired(self, now: datetime) -> AsyncIterator[SessionRecord]:
-        """The sessions whose time is over."""
-        query = {**_STANDING, "expires_us": {"$lte": microseconds(now)}}
+        """The sessions that have expired."""
+        query = {**_NOT_DELETED, "expires_us": {"$lte": microseconds(now)}}
         with mongo_errors():
-            async for found in self._sessions.find(query):
-                yield _record(found)
+            async for document in self._sessions.find(query):
+                yield _record(document)
 
     async def all(self) -> dict[str, SessionRecord]:
-        """Every session there is: for `verify`."""
+        """All sessions, for `verify`."""
         with mongo_errors():
-            return {found["_id"]: _record(found) async for found in self._sessions.find(_STANDING)}
+            return {
+                document["_id"]: _record(document) async for document in self._sessions.find(_NOT_DELETED)
+            }
 
     async def list(
-        self, wanted: SessionFilter, *, now: datetime, limit: int, cursor: str | None = None
+        self, session_filter: SessionFilter, *, now: datetime, limit: int, cursor: str | None = None
     ) -> tuple[list[SessionRecord], str | None]:
-        """A page of sessions that have not expired, the newest first, and the cursor of the next
-        page.
+        """A page of sessions that have not expired, newest first, and the cursor of the next page.
 
-        Raises `InvalidEventError` for a foreign cursor.
+        Raises `InvalidEventError` for a cursor that no list returned.
         """
-        query = after_cursor(_query(wanted, now), "created_us", cursor)
+        query = after_cursor(_query(session_filter, now), "created_us", cursor)
         with mongo_errors():
-            found = self._sessions.find(query).sort(newest_first("created_us")).limit(limit + 1)
-            records = [_record(document) async for document in found]
+            documents = self._sessions.find(query).sort(newest_first("created_us")).limit(limit + 1)
+            records = [_record(document) async for document in documents]
         if len(records) <= limit:
             return records, None
         return records[:limit], cursor_after(records[limit - 1])
@@ -111,11 +112,11 @@ def cursor_after(record: SessionRecord) -> str:
     return cursor_of((microseconds(record.created_at), record.session_id))
 
 
-def _query(wanted: SessionFilter, now: datetime) -> dict[str, Any]:
-    fields = {"app": wanted.app, "user": wanted.user}
-    query = _STANDING | {name: value for name, value in fields.items() if value is not None}
-    if wanted.labels:
-        query["label_pairs"] = {"$all": label_pairs(wanted.labels)}
+def _query(session_filter: SessionFilter, now: datetime) -> dict[str, Any]:
+    fields = {"app": session_filter.app, "user": session_filter.user}
+    query = _NOT_DELETED | {name: value for name, value in fields.items() if value is not None}
+    if session_filter.labels:
+        query["label_pairs"] = {"$all": label_pairs(session_filter.labels)}
     return query | {"expires_us": {"$not": {"$lte": microseconds(now)}}}
 
 
@@ -133,5 +134,5 @@ def _fields(record: SessionRecord) -> dict[str, Any]:
 _FIELDS = ("record", "app", "user", "created_us", "label_pairs", "expires_us")
 
 
-def _record(found: dict[str, Any]) -> SessionRecord:
-    return SessionRecord.model_validate_json(found["record"])
+def _record(document: dict[str, Any]) -> SessionRecord:
+    return SessionRecord.model_validate_json(document["record"])

@@ -1,6 +1,6 @@
-"""How far the topics that runs share are folded, what decides about the next change of each memory,
-and which events have come: what tells a repetition from the first copy. Written by the partitions'
-owners, two of which may be at work for a moment.
+"""The positions up to which the shared topics are folded, the heads of memories, and the ids of
+events that were seen, which tell a repetition from the first copy. The owners of partitions write
+them; for a moment a partition may have two owners.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from runfold_schemas.topics import Partition
 
 
 class SeenEvent(NamedTuple):
-    """An event, by its id, under the key that it changes, with its offset."""
+    """The id of an event under the key that it changes, with its offset."""
 
     key: str
     event_id: str
@@ -26,7 +26,7 @@ class SeenEvent(NamedTuple):
 
 
 class SharedPositionStore:
-    """What is decided in one edition."""
+    """The positions, the heads and the seen events of one edition."""
 
     def __init__(self, database: Database, edition: str) -> None:
         self._decided = database[f"decided.{edition}"]
@@ -34,27 +34,27 @@ class SharedPositionStore:
 
     async def create_indexes(self) -> None:
         with mongo_errors():
-            # There are as many heads as memories ever were, and a few positions among them.
+            # The collection has a head for every memory that ever existed, and a few positions.
             await self._decided.create_indexes([IndexModel([("topic", ASCENDING)], sparse=True)])
 
     async def positions(self, of: Iterable[Partition] | None = None) -> dict[Partition, int]:
-        """The offset that each partition, or each of these, is folded to; nothing of one that never
-        had a record.
+        """The offset up to which each partition is folded, or each partition in `of`. Partitions
+        without a record are left out.
         """
         query: dict[str, Any] = {"topic": {"$exists": True}}
         if of is not None:
             query = {"_id": {"$in": [_position_id(at) for at in of]}}
         with mongo_errors():
             return {
-                Partition(found["topic"], found["partition"]): found["next_offset"]
-                async for found in self._decided.find(query)
+                Partition(document["topic"], document["partition"]): document["next_offset"]
+                async for document in self._decided.find(query)
             }
 
     async def save_position(
         self, at: Partition, next_offset: int, heads: Mapping[str, HeadAt] | None = None
     ) -> None:
-        """Saves heads, each over an older one, and then how far the partition is folded: when all
-        else is saved that is decided up to there.
+        """Saves heads, each over an older head, and then the position of the partition. Call
+        it when everything else that was folded up to the position is saved.
         """
         operations = [
             UpdateOne(
@@ -64,7 +64,7 @@ class SharedPositionStore:
             )
             for key, (head, offset) in (heads or {}).items()
         ]
-        reached = UpdateOne(
+        position = UpdateOne(
             {"_id": _position_id(at)},
             {
                 "$max": {"next_offset": next_offset},
@@ -72,47 +72,53 @@ class SharedPositionStore:
             },
             upsert=True,
         )
-        await upsert_in_order(self._decided, [*operations, reached])
+        await upsert_in_order(self._decided, [*operations, position])
 
     async def heads(self, keys: Iterable[str]) -> dict[str, HeadAt]:
-        """What decides about these memories, also about those that are gone."""
+        """The heads of these memories by key, also of deleted and expired memories."""
         with mongo_errors():
             cursor = self._decided.find({"_id": {"$in": list(keys)}})
-            return {found["_id"]: _head(found) async for found in cursor}
+            return {document["_id"]: _head(document) async for document in cursor}
 
     async def all_heads(self) -> dict[str, Head]:
-        """What decides about every memory that ever was: for `verify`."""
+        """The heads of all memories that ever existed, for `verify`."""
         with mongo_errors():
             cursor = self._decided.find({"head": {"$exists": True}})
-            return {found["_id"]: _head(found).head async for found in cursor}
+            return {document["_id"]: _head(document).head async for document in cursor}
 
     async def firsts(self, events: Sequence[SeenEvent]) -> dict[tuple[str, str], int]:
-        """Where each of these events came first, itself or before, by key and id."""
-        firsts = await self.first_offsets({(one.key, one.event_id) for one in events})
+        """The offset of the first copy of each event, by key and id. The copy may be an event in
+        `events` itself or an earlier one.
+        """
+        firsts = await self.first_offsets({(event.key, event.event_id) for event in events})
         for key, event_id, offset in events:
             firsts[key, event_id] = min(offset, firsts.get((key, event_id), offset))
         return firsts
 
     async def note(self, firsts: Mapping[tuple[str, str], int]) -> None:
-        """Notes of events that they have come, each with where it came first."""
-        # Nearly all of them are new, and inserting costs a third of an upsert.
-        if known := await self._insert(firsts):
-            await self._lower({one: firsts[one] for one in known})
+        """Saves that events were seen, each with the offset of its first copy."""
+        # Nearly all of them are new, and an insert costs a third of an upsert.
+        if existing := await self._insert(firsts):
+            await self._lower({event: firsts[event] for event in existing})
 
     async def first_offsets(self, events: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        """Where each of these events came first, by key and id; nothing of one that has not
-        come.
+        """The offset of the first copy of each event, by key and id. Events that were not seen are
+        left out.
         """
-        wanted = {_seen_id(*event): event for event in events}
-        if not wanted:
+        by_id = {_seen_id(*event): event for event in events}
+        if not by_id:
             return {}
         with mongo_errors():
-            cursor = self._seen.find({"_id": {"$in": list(wanted)}})
-            # A refusal may be noted before its event is.
-            return {wanted[found["_id"]]: found["offset"] async for found in cursor if "offset" in found}
+            cursor = self._seen.find({"_id": {"$in": list(by_id)}})
+            # The refusal of an event may be saved before its offset.
+            return {
+                by_id[document["_id"]]: document["offset"]
+                async for document in cursor
+                if "offset" in document
+            }
 
     async def refuse(self, refused: Iterable[tuple[str, str, Refused]]) -> None:
-        """Notes of events, by key and id, that they change nothing, and why."""
+        """Saves why events, given by key and id, were refused."""
         operations = [
             UpdateOne({"_id": _seen_id(key, event_id)}, {"$set": {"refused": list(reason)}}, upsert=True)
             for key, event_id, reason in refused
@@ -122,16 +128,16 @@ class SharedPositionStore:
                 await self._seen.bulk_write(operations, ordered=False)
 
     async def refusals(self, events: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Refused]:
-        """Why each of these events, by key and id, changes nothing; nothing of one that does, or
-        that has not come.
+        """Why each of these events was refused, by key and id. Accepted events and events that were
+        not seen are left out.
         """
-        wanted = {_seen_id(*event): event for event in events}
+        by_id = {_seen_id(*event): event for event in events}
         with mongo_errors():
-            cursor = self._seen.find({"_id": {"$in": list(wanted)}, "refused": {"$exists": True}})
-            return {wanted[found["_id"]]: Refused(*found["refused"]) async for found in cursor}
+            cursor = self._seen.find({"_id": {"$in": list(by_id)}, "refused": {"$exists": True}})
+            return {by_id[document["_id"]]: Refused(*document["refused"]) async for document in cursor}
 
     async def _insert(self, firsts: Mapping[tuple[str, str], int]) -> list[tuple[str, str]]:
-        """Those that were noted before."""
+        """Inserts new events. Returns the events that existed already."""
         documents: list[dict[str, Any]] = [
             {"_id": _seen_id(*event), "offset": offset} for event, offset in firsts.items()
         ]
@@ -154,8 +160,8 @@ class SharedPositionStore:
             await self._seen.bulk_write(operations, ordered=False)
 
 
-def _head(found: Mapping[str, Any]) -> HeadAt:
-    return HeadAt(Head.model_validate_json(found["head"]), found["offset"])
+def _head(document: Mapping[str, Any]) -> HeadAt:
+    return HeadAt(Head.model_validate_json(document["head"]), document["offset"])
 
 
 def _position_id(at: Partition) -> str:
@@ -163,5 +169,5 @@ def _position_id(at: Partition) -> str:
 
 
 def _seen_id(key: str, event_id: str) -> bytes:
-    # A fifth of both as texts; there is one for every event that ever came.
+    # A hash is a fifth as long as the two texts, and there is one for every event.
     return blake2b(f"{event_id}:{key}".encode(), digest_size=16).digest()

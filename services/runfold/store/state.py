@@ -1,10 +1,10 @@
-"""State: a document for each scope and key, with the offset that set it. What a key holds is kept
-as JSON, exact to the digit.
+"""State: a document for each scope and key, with the offset of the event that set the value. Values
+are stored as JSON, exact to the digit.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import zstandard
@@ -36,7 +36,7 @@ class StateStore:
             await self._values.create_indexes([IndexModel([("scope", ASCENDING)])])
 
     async def save(self, entries: Iterable[Entry]) -> None:
-        """Saves each value over one that was set before it."""
+        """Saves each value over a value with a lower offset."""
         operations = [
             UpdateOne(
                 {"_id": _id(entry.scope, entry.key), "offset": {"$lt": entry.value.offset}},
@@ -44,7 +44,7 @@ class StateStore:
                     "$set": {
                         "scope": entry.scope,
                         "key": entry.key,
-                        "json": _packed(entry.value.value),
+                        "json": _pack(entry.value.value),
                         "offset": entry.value.offset,
                     }
                 },
@@ -55,41 +55,44 @@ class StateStore:
         await upsert_where(self._values, operations)
 
     async def read(self, scopes: Sequence[str]) -> dict[str, dict[str, Value]]:
-        """What each scope holds, by key."""
-        found: dict[str, dict[str, Value]] = defaultdict(dict)
+        """The values of each scope, by key."""
+        values: dict[str, dict[str, Value]] = defaultdict(dict)
         with mongo_errors():
-            async for one in self._values.find({"scope": {"$in": list(scopes)}}):
-                found[one["scope"]][one["key"]] = Value(_unpacked(one["json"]), one["offset"])
-        return {scope: found[scope] for scope in scopes}
+            async for document in self._values.find({"scope": {"$in": list(scopes)}}):
+                entry = _entry(document)
+                values[entry.scope][entry.key] = entry.value
+        return {scope: values[scope] for scope in scopes}
 
     async def delete(self, scopes: Sequence[str]) -> None:
         with mongo_errors():
             await self._values.delete_many({"scope": {"$in": list(scopes)}})
 
     async def all(self) -> list[Entry]:
-        """Every value there is: for `verify`."""
+        """All values, for `verify`."""
         with mongo_errors():
-            return [
-                Entry(one["scope"], one["key"], Value(_unpacked(one["json"]), one["offset"]))
-                async for one in self._values.find({})
-            ]
+            return [_entry(document) async for document in self._values.find({})]
 
 
 def own_scope(log_id: str) -> str:
-    """The scope of the keys that a run's own log decides."""
+    """The scope of a run's own keys, whose values the run's log decides."""
     return f"log:{log_id}"
 
 
 def _id(scope: str, key: str) -> str:
-    # The length tells where the key begins, whatever characters either has.
+    # The length of the scope says where the key begins, whatever characters both have.
     return f"{len(scope)}:{scope}{key}"
 
 
-def _packed(value: Any) -> bytes:
-    # Compressed, since a number may be written several times as long as it came, and a document
-    # ends at 16 MB.
+def _entry(document: Mapping[str, Any]) -> Entry:
+    value = Value(_unpack(document["json"]), document["offset"])
+    return Entry(document["scope"], document["key"], value)
+
+
+def _pack(value: Any) -> bytes:
+    # Compressed, because encoding a number again can make it several times as long, and MongoDB
+    # limits a document to 16 MB.
     return _compress(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
 
 
-def _unpacked(packed: bytes) -> Any:
+def _unpack(packed: bytes) -> Any:
     return json.loads(_decompress(packed))

@@ -1,4 +1,4 @@
-"""MongoDB's own errors, told as ours."""
+"""Translates errors of MongoDB to errors of Runfold."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,30 +20,29 @@ _PASSING = (AutoReconnect, ConnectionFailure, ExecutionTimeout, WriteConcernErro
 _DUPLICATE_KEY = 11000
 
 _CURSOR_GONE = {43, 175, 237}
-"""CursorNotFound, QueryPlanKilled, CursorKilled: what was read was dropped, or the server has begun
-anew.
+"""The codes of CursorNotFound, QueryPlanKilled and CursorKilled: the collection was dropped, or the
+server was restarted.
 """
 
 
 @contextmanager
 def mongo_errors() -> Iterator[None]:
-    """Raises `UnavailableError` for what a retry may cure; anything else is a defect and passes as
-    it is.
+    """Raises `UnavailableError` for errors that a retry may cure. Other errors are defects and pass
+    unchanged.
     """
     try:
         yield
     except PyMongoError as error:
         gone = isinstance(error, OperationFailure) and error.code in _CURSOR_GONE
         if gone or isinstance(error, _PASSING) or error.has_error_label("RetryableWriteError"):
-            raise UnavailableError("MongoDB", reason=_first_words(error)) from error
+            raise UnavailableError("MongoDB", reason=_reason(error)) from error
         raise
 
 
 def duplicates_of(error: BulkWriteError) -> list[int]:
-    """The indexes of the operations whose document was there already, which nothing else may be
-    wrong with.
+    """The indexes of the operations whose document existed already.
 
-    Raises `error` or `UnavailableError` otherwise.
+    Raises `error` or `UnavailableError` if an operation failed for another reason.
     """
     faults = error.details["writeErrors"]
     if concern := error.details["writeConcernErrors"]:
@@ -53,6 +52,6 @@ def duplicates_of(error: BulkWriteError) -> list[int]:
     return [fault["index"] for fault in faults]
 
 
-def _first_words(error: PyMongoError) -> str:
-    """What happened, without the driver's timeouts and its view of every server."""
+def _reason(error: PyMongoError) -> str:
+    """The beginning of the driver's message, without timeouts and its view of every server."""
     return str(error).split(",", maxsplit=1)[0].split(" (configured timeouts", maxsplit=1)[0]

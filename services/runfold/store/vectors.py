@@ -1,6 +1,6 @@
-"""Vectors of facts. One belongs to a text and a model, to no edition: it is right for as long as
-there is the text, and is made anew where it is missing. What nobody has asked for in a month is
-removed.
+"""Vectors of facts. A vector belongs to a text and a model and not to an edition, because it stays
+valid for the text. Missing vectors are computed again. MongoDB removes vectors that were not read
+for a month.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,8 @@ COLLECTION: Final = "vectors"
 
 
 class VectorStore:
+    """The vectors of all editions."""
+
     def __init__(self, database: Database) -> None:
         self._vectors = database[COLLECTION]
 
@@ -28,21 +30,22 @@ class VectorStore:
             await self._vectors.create_indexes([index])
 
     async def get(self, model: str, names: Sequence[str]) -> dict[str, bytes]:
-        """The vectors of this model that there are, by name."""
+        """The stored vectors of this model among `names`, by name."""
         if not names:
             return {}
         before = datetime.now(UTC) - _NOTED_EVERY
-        wanted = {f"{model}:{name}": name for name in names}
-        found: dict[str, bytes] = {}
+        names_by_id = {f"{model}:{name}": name for name in names}
+        vectors: dict[str, bytes] = {}
         idle = []
         with mongo_errors():
-            async for one in self._vectors.find({"_id": {"$in": list(wanted)}}).batch_size(10_000):
-                found[wanted[one["_id"]]] = one["vector"]
-                if one["used"] < before:
-                    idle.append(one["_id"])
+            query = {"_id": {"$in": list(names_by_id)}}
+            async for document in self._vectors.find(query).batch_size(10_000):
+                vectors[names_by_id[document["_id"]]] = document["vector"]
+                if document["used"] < before:
+                    idle.append(document["_id"])
             if idle:
                 await self._vectors.update_many({"_id": {"$in": idle}}, {"$set": {"used": datetime.now(UTC)}})
-        return found
+        return vectors
 
     async def save(self, model: str, vectors: Mapping[str, bytes]) -> None:
         now = datetime.now(UTC)

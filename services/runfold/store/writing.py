@@ -1,4 +1,4 @@
-"""Upserts with a condition: a document that does not meet it stays as it is."""
+"""Upserts with a condition: a document that does not meet the condition stays unchanged."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,34 +10,36 @@ from runfold.store.unavailable import duplicates_of, mongo_errors
 
 
 async def upsert_where(collection: Any, operations: Sequence[UpdateOne]) -> None:
-    """Upserts, each by an `_id` and a condition beside it, that what stands is older for example.
+    """Upserts, each by an `_id` and a further condition, for example that the stored document is
+    older.
 
-    Where two find no document both insert, and the later one is refused though its condition may be
-    met now. So what was refused is tried once more, when there is a document to compare it with.
+    If two upserts find no document, both insert, and the second fails with a duplicate key although
+    its condition may hold now. So failed upserts are tried once more, when there is a document to
+    compare with.
     """
-    if operations and (refused := await _refused(collection, operations)):
-        await _refused(collection, refused)
+    if operations and (failed := await _failed(collection, operations)):
+        await _failed(collection, failed)
 
 
 async def upsert_in_order(collection: Any, operations: Sequence[UpdateOne]) -> None:
-    """As `upsert_where`, but whatever ends in between, none is done before those that stand before
-    it.
+    """The same as `upsert_where`, but in order: even if the process dies in between, no operation
+    is done before those in front of it.
     """
-    begin, refused = 0, -1
+    begin, failed = 0, -1
     while begin < len(operations):
         try:
             with mongo_errors():
                 await collection.bulk_write(operations[begin:], ordered=True)
         except BulkWriteError as error:
             begin += duplicates_of(error)[0]
-            if begin == refused:
+            if begin == failed:
                 begin += 1
-            refused = begin
+            failed = begin
         else:
             return
 
 
-async def _refused(collection: Any, operations: Sequence[UpdateOne]) -> list[UpdateOne]:
+async def _failed(collection: Any, operations: Sequence[UpdateOne]) -> list[UpdateOne]:
     try:
         with mongo_errors():
             await collection.bulk_write(operations, ordered=False)
