@@ -58,7 +58,7 @@ def test_the_architecture_names_every_module_of_the_pure_packages(package: Path)
 
 @pytest.mark.parametrize(
     "page",
-    ["ARCHITECTURE.md", "CONTRIBUTING.md", "deploy/README.md", "benchmarks/README.md"],
+    ["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md", "deploy/README.md", "benchmarks/README.md"],
 )
 def test_every_path_that_is_named_in_prose_exists(page: str):
     path = ROOT / page
