@@ -1,0 +1,29 @@
+"""The form of the pages for people: their width, and the length of the README."""
+
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from tests.documentation import PAGES, ROOT
+
+WIDTH_MAX = 100
+README_LINES_MAX = 200
+
+PROSE = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.name)
+def test_prose_wraps_at_100_columns(page: Path) -> None:
+    lines = page.read_text().splitlines()
+    tokens = MarkdownIt("commonmark").enable("table").parse(page.read_text())
+    spans = [token.map for token in tokens if token.type == "paragraph_open" and token.map]
+
+    wide = [
+        number + 1 for first, end in spans for number in range(first, end) if len(lines[number]) > WIDTH_MAX
+    ]
+
+    assert wide == []
+
+
+def test_the_readme_is_read_in_ten_minutes() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES_MAX
