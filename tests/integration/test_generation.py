@@ -413,7 +413,7 @@ async def test_what_was_refused_of_a_dead_process_answer_another_one_tries_again
     bank = await world.memories.bank(world.bank)
     trigger = await publish_trigger(run, bank, world.scope, HELLO, GenerationOptions())
     with monkeypatch.context() as patch:
-        patch.setattr("runfold.generation.answering._asked_again", die)
+        patch.setattr("runfold.generation.answering._publish_retry", die)
         with pytest.raises(asyncio.CancelledError):
             await world.generator(Interrupted(found=[SEATS])).answer(trigger)
     assert await world.facts() == ["Likes green tea"]

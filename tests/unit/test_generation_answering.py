@@ -21,7 +21,7 @@ async def test_a_fact_that_is_tried_again_has_the_topics_that_it_had():
 
     memories.before_change = delete
 
-    [made] = await Answers(memories, None).make(
+    [made] = await Answers(memories, None).change_memories(
         "bank", SCOPE, [fact("Likes tea", "drinks")], GenerationOptions()
     )
 
@@ -38,4 +38,4 @@ async def test_a_memory_that_others_change_again_and_again_is_given_up():
     memories.before_change = change
 
     with pytest.raises(MemoryChangedError, match="tea"):
-        await Answers(memories, None).make("bank", SCOPE, [fact("Likes tea")], GenerationOptions())
+        await Answers(memories, None).change_memories("bank", SCOPE, [fact("Likes tea")], GenerationOptions())

@@ -21,7 +21,7 @@ def nearby(*known, distance=0.3):
 
 async def decided(*facts, known=(), actions=None, distance=0.3) -> list[Decision]:
     model = None if actions is None else ScriptedModel(actions=actions)
-    return await consolidate(facts, nearby=nearby(*known, distance=distance), model=model)
+    return await consolidate(facts, find_nearby=nearby(*known, distance=distance), model=model)
 
 
 def action(kind, *facts, memory=None, text=None) -> Action:
@@ -110,7 +110,7 @@ async def test_two_facts_about_one_memory_are_one_change():
 
 
 async def test_without_consolidation_every_fact_is_a_new_memory():
-    decisions = await consolidate([fact("Likes tea"), fact("Likes tea")], nearby=None, model=None)
+    decisions = await consolidate([fact("Likes tea"), fact("Likes tea")], find_nearby=None, model=None)
 
     assert [one.kind for one in decisions] == ["create", "create"]
 
@@ -143,7 +143,7 @@ async def test_a_model_complements_contradicts_and_deletes():
 async def test_a_model_sees_places_and_texts_and_never_an_id():
     model = ScriptedModel()
 
-    await consolidate([fact("Sails")], nearby=nearby(record("Likes tea")), model=model)
+    await consolidate([fact("Sails")], find_nearby=nearby(record("Likes tea")), model=model)
 
     assert model.asked == [(["Sails"], ["Likes tea"])]
 
@@ -151,7 +151,7 @@ async def test_a_model_sees_places_and_texts_and_never_an_id():
 async def test_what_is_known_letter_by_letter_costs_no_question():
     model = ScriptedModel()
 
-    await consolidate([fact("Likes tea")], nearby=nearby(record("Likes tea")), model=model)
+    await consolidate([fact("Likes tea")], find_nearby=nearby(record("Likes tea")), model=model)
 
     assert model.asked == []
 

@@ -290,7 +290,8 @@ def _find_revision(revisions: Sequence[Revision], prefix: str, memory_id: str) -
         )
     candidates = _listed(short_ids[revision.revision_id] for revision in matches)
     raise MemoryCommandError(
-        f"the ids of several revisions of memory {memory_id!r} begin with {prefix!r}: give one of {candidates}"
+        f"the ids of several revisions of memory {memory_id!r} begin with {prefix!r}:"
+        f" give one of {candidates}"
     )
 
 

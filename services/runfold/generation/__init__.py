@@ -1,8 +1,9 @@
-"""Memories out of what was said: facts are extracted, and consolidated with what the scope knows
-already.
+"""Generates memories from conversations: extracts facts, and consolidates them with the memories of
+their scope.
 
-    source -> trigger in a log -> extract -> consolidate -> answer in the log -> changes in {prefix}.memories
+    source -> trigger in a log -> extract -> consolidate -> answer in the log
+           -> changes in {prefix}.memories
 
-A model is asked once for each trigger, and what it answers is an event: no replay and no rebuild
-asks it again.
+The model is asked once for each trigger, and its answer is stored as an event, so neither a replay
+nor a rebuild asks it again.
 """

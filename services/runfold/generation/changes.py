@@ -1,6 +1,4 @@
-"""Decisions as changes of memories: with the times to live of the bank, metadata, and what the
-revision says.
-"""
+"""Turns decisions into events that change memories, with times to live, metadata and revisions."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -35,33 +33,35 @@ def change_of(
     options: GenerationOptions,
     now: datetime,
 ) -> Change:
-    """The change, which counts only if the memory is as it was seen. Raises `InvalidEventError`."""
+    """The event of the decision. It counts only if the memory has not changed meanwhile. Raises
+    `InvalidEventError`.
+    """
     extracted = [ExtractedMemory(fact=source.text) for source in decision.sources]
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "bank_id": bank.bank_id,
         **left(options.revision(extracted, now), bank, now),
     }
     before = decision.before
     if before is None:
-        memory = _created(decision, bank, scope, options, now)
-        return new_data(MemoryCreated, memory_id=str(uuid7()), memory=memory, **said)
-    said |= {"memory_id": before.memory_id, "based_on": before.revision_id}
+        memory = _created_memory(decision, bank, scope, options, now)
+        return new_data(MemoryCreated, memory_id=str(uuid7()), memory=memory, **fields)
+    fields |= {"memory_id": before.memory_id, "based_on": before.revision_id}
     if decision.kind == "delete":
-        return new_data(MemoryDeleted, **said)
-    return new_data(MemoryUpdated, memory=_updated(decision, before, bank, options, now), **said)
+        return new_data(MemoryDeleted, **fields)
+    return new_data(MemoryUpdated, memory=_updated_memory(decision, before, bank, options, now), **fields)
 
 
-def merged(known: Mapping[str, Any], options: GenerationOptions) -> dict[str, Any]:
-    """The metadata of an updated memory."""
+def updated_metadata(before: Mapping[str, Any], options: GenerationOptions) -> dict[str, Any]:
+    """The metadata of an updated memory, which had the metadata `before`."""
     if options.metadata is None:
-        return dict(known)
-    return {**(known if options.metadata_merge == "MERGE" else {}), **options.metadata}
+        return dict(before)
+    return {**(before if options.metadata_merge == "MERGE" else {}), **options.metadata}
 
 
-def _created(
+def _created_memory(
     decision: Decision, bank: BankRecord, scope: Mapping[str, str], options: GenerationOptions, now: datetime
 ) -> Memory:
-    memory = _memory(
+    memory = _checked_memory(
         fact=decision.text,
         scope=dict(scope),
         topics=topics_of(decision.sources),
@@ -71,27 +71,27 @@ def _created(
     return with_expiry(memory, config.generate_created_ttl_seconds or config.memory_ttl_seconds, now)
 
 
-def _updated(
+def _updated_memory(
     decision: Decision, before: MemoryRecord, bank: BankRecord, options: GenerationOptions, now: datetime
 ) -> Memory:
-    """What was there with another text, and a new time to live where the bank gives one to updated
-    memories.
+    """The memory with another text. Its expiry changes only if the bank has a time to live for
+    updated memories.
     """
-    config, known = bank.config, before.memory
+    config, memory_before = bank.config, before.memory
     ttl = config.generate_updated_ttl_seconds or config.memory_ttl_seconds
-    memory = _memory(
+    memory = _checked_memory(
         **{
-            **dict(known),
+            **dict(memory_before),
             "fact": decision.text,
-            "topics": topics_of(decision.sources, known=known.topics),
-            "metadata": merged(known.metadata, options),
-            "expires_at": known.expires_at if ttl is None else None,
+            "topics": topics_of(decision.sources, before=memory_before.topics),
+            "metadata": updated_metadata(memory_before.metadata, options),
+            "expires_at": memory_before.expires_at if ttl is None else None,
         }
     )
     return with_expiry(memory, ttl, now)
 
 
-def _memory(**fields: Any) -> Memory:
+def _checked_memory(**fields: Any) -> Memory:
     try:
         return Memory(**fields)
     except ValidationError as error:

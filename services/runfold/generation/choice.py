@@ -1,4 +1,4 @@
-"""Which language model the settings ask for."""
+"""Connects the language model that the settings name."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,18 +10,19 @@ from runfold_schemas.errors import ConfigurationError
 
 @asynccontextmanager
 async def chosen_model(settings: Settings) -> AsyncIterator[MemoryModel | None]:
-    """The model for the length of the block; None where none is named. Raises `ConfigurationError`
-    where it cannot be used.
+    """The model that the settings name, connected for the length of the block; None if they name
+    none. Raises `ConfigurationError` if the model cannot be used.
     """
     if settings.generation_model is None:
         yield None
         return
-    # The library that speaks to models takes a second to import, and is needed where there is one.
+    # This library takes a second to import, and is needed only if the settings name a model.
     try:
         from runfold.generation.language_model import connect_model  # noqa: PLC0415
     except ImportError as error:
         raise ConfigurationError(
-            "RUNFOLD_GENERATION_MODEL is set, and what speaks to models is not installed: install runfold[generation]"
+            "RUNFOLD_GENERATION_MODEL is set, and the packages for models are not installed:"
+            " run pip install 'runfold[generation]'"
         ) from error
     async with connect_model(settings.generation_model, url=settings.generation_url) as model:
         yield model

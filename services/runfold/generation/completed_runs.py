@@ -1,9 +1,10 @@
-"""Memories of completed runs, for the agents that a bank names: `BankConfig.agents`.
+"""Generates memories from completed runs, for the agents that a bank names: `BankConfig.agents`.
 
-The catalog says which runs have ended. Processes share it as one consumer group, whose position is
-committed when the trigger stands in a log: so a run that completes after its agent was named is
-remembered, also if no process was there at that moment. The log's id and the trigger's follow from
-the run's, so there is one generation for each bank, however often the catalog is read.
+The catalog contains which runs have ended. The processes read it as one consumer group, whose
+position is committed when the trigger is in a log. So memories are generated from every run that
+completes after its agent was named, even if no process was running at that moment. The ids of log
+and trigger are derived from the run's, so there is one generation for each run and bank, however
+often the catalog is read.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Final, NoReturn, Self
 from runfold.client.memories import Memories
 from runfold.client.runfold import Runfold
 from runfold.client.sessions import Sessions
-from runfold.generation.answering import derived_id, is_log, log_run_id, stored
+from runfold.generation.answering import derived_id, is_generation_log, log_run_id, trigger_options
 from runfold.generation.logs import open_log
 from runfold.generation.options import GenerationOptions
 from runfold.generation.trigger_runner import TriggerRunner
@@ -38,9 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class CompletedRuns:
-    """Use it as an async context manager, around which `runner` stands, whose matter the answers
-    are.
-    """
+    """Use it as an async context manager, inside of `runner`, which answers the triggers."""
 
     def __init__(self, settings: Settings, runner: TriggerRunner) -> None:
         self._settings = settings
@@ -65,58 +64,59 @@ class CompletedRuns:
                         _GROUP,
                         member_id=self._settings.worker_id,
                         session_timeout_seconds=self._settings.session_timeout_seconds,
-                        on_assigned=_all_the_same,
-                        on_entries=self._take,
+                        on_assigned=_ignore_assignment,
+                        on_entries=self._publish_triggers,
                     ):
                         await asyncio.Event().wait()
             except RunfoldError as error:
-                _log.info("completed runs are not looked at yet: %s", error)
-            except Exception:  # noqa: BLE001  # whatever it is, a later attempt may do without it
-                _log.exception("completed runs are not looked at yet")
+                _log.info("completed runs cannot be read yet: %s", error)
+            except Exception:  # noqa: BLE001  # after any error, a later attempt may succeed
+                _log.exception("completed runs cannot be read yet")
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _take(self, entries: Sequence[Entry]) -> None:
-        """Returns when a trigger stands in a log for every run that is to be remembered, and can
-        be.
+    async def _publish_triggers(self, entries: Sequence[Entry]) -> None:
+        """Returns when for every run that ended, and for each bank that names its agent, a trigger is
+        in a log.
         """
         ended = [
             entry
             for entry, _ in entries
-            if isinstance(entry, Life) and entry.ended and not entry.deleted and not is_log(entry.run_id)
+            if isinstance(entry, Life)
+            and entry.ended
+            and not entry.deleted
+            and not is_generation_log(entry.run_id)
         ]
         while ended:
             try:
-                await self._remember(ended)
+                await self._publish_for_banks(ended)
                 ended = []
             except RunfoldError as error:
-                _log.warning("completed runs are not remembered yet: %s", error)
+                _log.warning("triggers for completed runs cannot be published yet: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
-            except Exception:  # noqa: BLE001  # FastStream would pass over the runs, and tell nobody
-                _log.exception("completed runs are not remembered yet")
+            except Exception:  # noqa: BLE001  # FastStream would skip the runs silently
+                _log.exception("triggers for completed runs cannot be published yet")
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _remember(self, ended: Iterable[Life]) -> None:
+    async def _publish_for_banks(self, ended: Iterable[Life]) -> None:
         generator = self._runner.generator()
         banks = [bank for bank in await _banks(generator.memories) if bank.config.agents]
         for life in ended:
             for bank in banks:
                 if life.agent_id in bank.config.agents:
-                    await self._ask_if_possible(bank, life)
+                    await self._publish_or_skip(bank, life)
 
-    async def _ask_if_possible(self, bank: BankRecord, life: Life) -> None:
-        """Passes over a run that never can be remembered, or all that come behind it would wait for
-        ever.
-        """
+    async def _publish_or_skip(self, bank: BankRecord, life: Life) -> None:
+        """Skips a run if its error is final: all runs after it would wait for ever."""
         try:
-            await self._ask(bank, life)
+            await self._publish(bank, life)
         except RunfoldError as error:
             if error.retriable:
                 raise
-            _log.warning("run %s is not remembered: %s", life.run_id, error)
-        except Exception:  # noqa: BLE001  # a mistake that one run brings to light does not stop the others
-            _log.exception("run %s is not remembered", life.run_id)
+            _log.warning("no memories are generated from run %s: %s", life.run_id, error)
+        except Exception:  # noqa: BLE001  # a defect that shows with one run does not stop the others
+            _log.exception("no memories are generated from run %s", life.run_id)
 
-    async def _ask(self, bank: BankRecord, life: Life) -> None:
+    async def _publish(self, bank: BankRecord, life: Life) -> None:
         generator = self._runner.generator()
         runfold = generator.runfold
         end = await _completed_at(runfold, life)
@@ -125,24 +125,26 @@ class CompletedRuns:
         name = ("run_completed", bank.created_by, life.log_id)
         run = await open_log(runfold, bank_id=bank.bank_id, run_id=log_run_id(*name), kind="run_completed")
         try:
-            asked = new_data(
+            request = new_data(
                 GenerationRequested,
                 bank_id=bank.bank_id,
                 scope=_scope(life, await _user(generator.sessions, life)),
                 first_offset=0,
                 end_offset=end,
                 reason="run_completed",
-                options=stored(GenerationOptions(), run_id=life.run_id, bank_created_by=bank.created_by),
+                options=trigger_options(
+                    GenerationOptions(), run_id=life.run_id, bank_created_by=bank.created_by
+                ),
             )
-            await run.publish(asked, event_id=derived_id(*name))
+            await run.publish(request, event_id=derived_id(*name))
         except RunEndedError:
-            return  # it was answered long ago
+            return  # the trigger was answered long ago
         except InvalidEventError as error:
-            _log.warning("run %s is not remembered: %s", life.run_id, error)
+            _log.warning("no memories are generated from run %s: %s", life.run_id, error)
             await run.fail(str(error))
             return
         log = self._runner.log_of(run.life)
-        log.asked.add(derived_id(*name))
+        log.own_triggers.add(derived_id(*name))
         await log.catch_up()
         self._runner.look()
 
@@ -157,18 +159,19 @@ async def _banks(memories: Memories) -> list[BankRecord]:
 
 
 async def _completed_at(runfold: Runfold, life: Life) -> int | None:
-    """The offset at which the run was completed; None if it ended otherwise, or is no more."""
+    """The offset at which the run was completed; None if it ended otherwise, or was deleted."""
     try:
-        async for one in runfold.connection.run_of(life).history():
-            if one.outcome == "accepted" and one.event is not None and one.event.type == "run_completed":
-                return one.record.offset
+        async for admitted in runfold.connection.run_of(life).history():
+            event = admitted.event
+            if admitted.outcome == "accepted" and event is not None and event.type == "run_completed":
+                return admitted.record.offset
     except LogGoneError:
         pass
     return None
 
 
 async def _user(sessions: Sessions, life: Life) -> str | None:
-    """The run's user, or that of its session."""
+    """The user of the run, or of its session."""
     if life.user_id or life.session_id is None:
         return life.user_id
     try:
@@ -178,9 +181,9 @@ async def _user(sessions: Sessions, life: Life) -> str | None:
 
 
 def _scope(life: Life, user: str | None) -> dict[str, str]:
-    """Whom a run is about: its user, and without one the agent itself."""
+    """The scope of a run's memories: the run's user; without a user, the agent."""
     return {"app_name": life.agent_id, "user_id": user} if user else {"agent_id": life.agent_id}
 
 
-async def _all_the_same(assigned: set[int]) -> None:
-    """Which partitions are ours is of no interest: nothing is kept of them."""
+async def _ignore_assignment(assigned: set[int]) -> None:
+    """Nothing depends on the partitions that are assigned."""

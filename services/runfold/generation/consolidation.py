@@ -1,11 +1,11 @@
-"""What becomes of a scope's memories when facts are learned: decisions, and the one question to the
-model among them.
+"""Decides how new facts change the memories of a scope, with one question to the model.
 
-1. A fact that a memory holds already, letter by letter, updates that memory and leaves its text.
-2. What is left goes to the model with the memories that are near to it. A decision counts only if it names new facts and a memory
-   that were shown, and is the first about that memory.
-3. Facts that no decision names, and all where there is no model, update the memory that is nearest, if that may be the same
-   fact in other words; otherwise they are new.
+1. A fact that is equal to a memory's text updates that memory, whose text stays as it is.
+2. The other facts are shown to the model, with the memories nearest to them. A decision of the
+   model counts only if it names facts and a memory that were shown, and if it is the first decision
+   about that memory.
+3. Facts that no decision names, and without a model all facts, update the nearest memory that may
+   be the same fact in other words. If there is none, they become new memories.
 """
 
 import logging
@@ -14,31 +14,30 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from runfold.client.memory import Near
-from runfold.generation.facts import Learned, are_same_fact, distinct, normalised
+from runfold.generation.facts import DistinctFact, are_same_fact, distinct, normalised
 from runfold.generation.model import Action, MemoryModel
 from runfold.generation.options import NewFact
 from runfold_projections.memory import MemoryRecord
 
 FACT_LENGTH_MAX: Final = 2_000
-"""Of a text that a model made; what people give directly may be longer."""
+"""The longest text of a model that is accepted. Direct facts may be longer."""
 
 _SHOWN_MAX: Final = 40
-"""Memories that the model is shown, the nearest ones."""
+"""How many memories the model is shown at most, the nearest first."""
 
 _ACTIONS_MAX: Final = 200
 
 _log = logging.getLogger(__name__)
 
-Nearby = Callable[[str], Awaitable[Sequence[Near]]]
-"""The memories of the scope that are nearest to a text and may be consolidated with, the nearest
-first.
+FindNearby = Callable[[str], Awaitable[Sequence[Near]]]
+"""Finds the memories of the scope that are nearest to a text and may be changed, the nearest first.
 """
 
 
 @dataclass(slots=True)
 class Decision:
-    """What becomes of one memory, and the facts that it follows from. A new memory has no `before`,
-    a deleted one no `text`.
+    """A change of one memory, and the facts that it follows from. `before` is None for a new memory,
+    and `text` is empty for a deletion.
     """
 
     kind: Literal["create", "update", "delete"]
@@ -48,88 +47,82 @@ class Decision:
 
 
 async def consolidate(
-    facts: Sequence[NewFact], *, nearby: Nearby | None, model: MemoryModel | None
+    facts: Sequence[NewFact], *, find_nearby: FindNearby | None, model: MemoryModel | None
 ) -> list[Decision]:
-    """The decisions that follow from the facts, at most one about each memory. Without `nearby`
-    each fact is a new memory, also one that was told twice. Raises what `nearby` and the model
-    raise.
+    """The decisions that follow from the facts, at most one about each memory. Without `find_nearby`
+    each fact becomes a new memory, also if it is repeated. Raises the errors of `find_nearby` and
+    of the model.
     """
-    if nearby is None:
+    if find_nearby is None:
         return [Decision("create", fact.text, (fact,)) for fact in facts]
-    learned = distinct(facts)
-    deciding = _Deciding(learned, [await nearby(one.text) for one in learned])
-    deciding.repeat_known()
+    distinct_facts = distinct(facts)
+    consolidation = _Consolidation(distinct_facts, [await find_nearby(fact.text) for fact in distinct_facts])
+    consolidation.update_equal_memories()
     if model is not None:
-        await deciding.ask(model)
-    deciding.settle()
-    return deciding.decisions
+        await consolidation.ask(model)
+    consolidation.decide_the_rest()
+    return consolidation.decisions
 
 
-class _Deciding:
-    def __init__(self, learned: Sequence[Learned], near: Sequence[Sequence[Near]]) -> None:
+class _Consolidation:
+    def __init__(self, facts: Sequence[DistinctFact], near: Sequence[Sequence[Near]]) -> None:
         self.decisions: list[Decision] = []
-        self._about: dict[str, Decision] = {}
-        self._learned = learned
+        self._decision_by_memory: dict[str, Decision] = {}
+        self._facts = facts
         self._near = near
-        self._open = dict(enumerate(learned))
-        """What nobody has decided about, by its place."""
+        self._undecided = dict(enumerate(facts))
+        """The facts without a decision, by their index."""
 
-    def repeat_known(self) -> None:
-        """Facts that a memory holds already."""
-        for place, one in list(self._open.items()):
-            same = (near.record for near in self._near[place] if _holds(near.record, one.text))
-            if record := next(same, None):
-                self._decide(Decision("update", record.memory.fact, one.sources, record))
-                del self._open[place]
+    def update_equal_memories(self) -> None:
+        """Decides about facts that are equal to the text of a memory."""
+        for index, fact in list(self._undecided.items()):
+            equal = (near.record for near in self._near[index] if _has_text(near.record, fact.text))
+            if record := next(equal, None):
+                self._decide(Decision("update", record.memory.fact, fact.sources, record))
+                del self._undecided[index]
 
     async def ask(self, model: MemoryModel) -> None:
-        """What the model makes of the facts that are left, where there is something that it could
-        make them a part of.
-        """
-        shown, facts = self._shown(), list(self._open.items())
+        """Asks the model about the undecided facts, if there are memories that they could change."""
+        shown, facts = self._memories_to_show(), list(self._undecided.items())
         if not shown or not facts:
             return
-        answer = await model.consolidate(
-            [one.text for _, one in facts], [record.memory.fact for record in shown]
+        actions = await model.consolidate(
+            [fact.text for _, fact in facts], [record.memory.fact for record in shown]
         )
-        for action in answer[:_ACTIONS_MAX]:
-            places = [facts[number][0] for number in action.facts if 0 <= number < len(facts)]
-            decision = self._checked(action, places, shown)
+        for action in actions[:_ACTIONS_MAX]:
+            indexes = [facts[number][0] for number in action.facts if 0 <= number < len(facts)]
+            decision = self._decision_from(action, indexes, shown)
             if decision is None:
-                _log.warning(
-                    "a decision of the model is left out: it names or says what it may not (%s)", action.kind
-                )
+                _log.warning("the model's decision to %s a memory is not allowed: ignored", action.kind)
                 continue
             self._decide(decision)
-            for place in places:
-                self._open.pop(place, None)
+            for index in indexes:
+                self._undecided.pop(index, None)
 
-    def settle(self) -> None:
-        """Facts that nobody has decided about: each is a known one in other words, or a new one."""
-        for place, one in self._open.items():
-            record = self._same(place, one)
+    def decide_the_rest(self) -> None:
+        """Decides about the undecided facts: each updates a memory that says the same, or is new."""
+        for index, fact in self._undecided.items():
+            record = self._same_fact(index, fact)
             if record is None:
-                self._decide(Decision("create", one.text, one.sources))
-            elif standing := self._about.get(record.memory_id):
-                standing.text = one.text
-                standing.sources += one.sources
+                self._decide(Decision("create", fact.text, fact.sources))
+            elif decision := self._decision_by_memory.get(record.memory_id):
+                decision.text = fact.text
+                decision.sources += fact.sources
             else:
-                self._decide(Decision("update", one.text, one.sources, record))
-        self._open.clear()
+                self._decide(Decision("update", fact.text, fact.sources, record))
+        self._undecided.clear()
 
-    def _shown(self) -> list[MemoryRecord]:
-        """The memories near to facts that are left, the nearest first, but for those that are
-        decided about.
-        """
-        near = sorted((near for place in self._open for near in self._near[place]), key=_distance)
+    def _memories_to_show(self) -> list[MemoryRecord]:
+        """The memories near to undecided facts that have no decision yet, the nearest first."""
+        near = sorted((near for index in self._undecided for near in self._near[index]), key=_distance)
         records = {near.record.memory_id: near.record for near in near if self._is_free(near.record)}
         return list(records.values())[:_SHOWN_MAX]
 
-    def _checked(
-        self, action: Action, places: Sequence[int], shown: Sequence[MemoryRecord]
+    def _decision_from(
+        self, action: Action, indexes: Sequence[int], shown: Sequence[MemoryRecord]
     ) -> Decision | None:
-        """The decision that the model's action is; None for one that is not allowed."""
-        sources = tuple(source for place in dict.fromkeys(places) for source in self._learned[place].sources)
+        """The decision that the model's action stands for; None if the action is not allowed."""
+        sources = tuple(source for index in dict.fromkeys(indexes) for source in self._facts[index].sources)
         text = (action.text or "").strip()
         if not sources or len(text) > FACT_LENGTH_MAX or (not text and action.kind != "delete"):
             return None
@@ -142,26 +135,26 @@ class _Deciding:
             return None
         return Decision(action.kind, "" if action.kind == "delete" else text, sources, record)
 
-    def _same(self, place: int, one: Learned) -> MemoryRecord | None:
-        """The known memory that says the same in other words."""
-        for near in self._near[place]:
-            standing = self._about.get(near.record.memory_id)
-            if standing is not None and standing.kind != "update":
+    def _same_fact(self, index: int, fact: DistinctFact) -> MemoryRecord | None:
+        """The memory that says the same in other words."""
+        for near in self._near[index]:
+            decision = self._decision_by_memory.get(near.record.memory_id)
+            if decision is not None and decision.kind != "update":
                 continue
-            if are_same_fact(one.text, near.record.memory.fact, distance=near.distance):
+            if are_same_fact(fact.text, near.record.memory.fact, distance=near.distance):
                 return near.record
         return None
 
     def _decide(self, decision: Decision) -> None:
         self.decisions.append(decision)
         if decision.before is not None:
-            self._about[decision.before.memory_id] = decision
+            self._decision_by_memory[decision.before.memory_id] = decision
 
     def _is_free(self, record: MemoryRecord) -> bool:
-        return record.memory_id not in self._about
+        return record.memory_id not in self._decision_by_memory
 
 
-def _holds(record: MemoryRecord, text: str) -> bool:
+def _has_text(record: MemoryRecord, text: str) -> bool:
     return normalised(record.memory.fact) == normalised(text)
 
 

@@ -1,4 +1,4 @@
-"""Facts out of a conversation: what the model found, as far as it may say it."""
+"""Extracts facts from a conversation with the model, and checks them."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from runfold.generation.prompts import brief
 from runfold_schemas.memories import BankConfig, MemoryTopic
 
 FACTS_MAX: Final = 50
-"""Of one conversation. What a model says beyond that is a mistake of its, or somebody's trick."""
+"""For one conversation. More facts are a mistake of the model, or the effect of an attack."""
 
 _log = logging.getLogger(__name__)
 
@@ -24,21 +24,23 @@ async def extract(
     scope: Mapping[str, str],
     allowed: Sequence[MemoryTopic] = (),
 ) -> list[NewFact]:
-    """The facts of the conversation that belong to the bank's topics. Nothing is asked about an
-    empty one. Raises what the model does.
+    """The facts of the conversation that belong to the bank's topics. If the conversation is empty,
+    the model is not asked. Raises the model's errors.
     """
-    told = brief(config, scope, allowed)
-    if not conversation or not told.topics:
+    instructions, topics = brief(config, scope, allowed)
+    if not conversation or not topics:
         return []
-    found = await model.extract(conversation, instructions=told.instructions)
-    facts = [fact for one in found if (fact := _checked(one, told.topics)) is not None]
-    if len(facts) < len(found) or len(facts) > FACTS_MAX:
-        _log.warning("%s of %s facts of the model are kept", min(len(facts), FACTS_MAX), len(found))
+    answers = await model.extract(conversation, instructions=instructions)
+    facts = [fact for answer in answers if (fact := _checked(answer, topics)) is not None]
+    if len(facts) < len(answers) or len(facts) > FACTS_MAX:
+        _log.warning("%s of %s facts of the model are kept", min(len(facts), FACTS_MAX), len(answers))
     return facts[:FACTS_MAX]
 
 
-def _checked(found: Found, topics: Mapping[str, MemoryTopic]) -> NewFact | None:
-    """The fact if it has a text of a sensible length, and a topic that it may have."""
-    text = " ".join(found.fact.split())
-    named = tuple(topics[label] for label in dict.fromkeys(found.topics) if label in topics)
-    return NewFact(text=text, topics=named) if text and len(text) <= FACT_LENGTH_MAX and named else None
+def _checked(answer: Found, topics: Mapping[str, MemoryTopic]) -> NewFact | None:
+    """The fact; None if its text is empty or too long, or if it has none of the topics."""
+    text = " ".join(answer.fact.split())
+    own_topics = tuple(topics[label] for label in dict.fromkeys(answer.topics) if label in topics)
+    if not text or len(text) > FACT_LENGTH_MAX or not own_topics:
+        return None
+    return NewFact(text=text, topics=own_topics)

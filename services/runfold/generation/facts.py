@@ -1,4 +1,4 @@
-"""Facts before they are memories, and when two of them say the same."""
+"""Compares facts: which are equal, and which say the same in other words."""
 
 import re
 import unicodedata
@@ -15,39 +15,40 @@ _APOSTROPHE: Final = "['\u2019]"
 _WORD: Final = re.compile(rf"\w+(?:{_APOSTROPHE}\w+)?")
 
 _NEGATING: Final = """
-    no not never none nobody nothing nor neither without cannot cant couldnt wont wouldnt shouldnt dont doesnt didnt isnt
-    arent wasnt werent hasnt havent hadnt stopped longer former formerly anymore
+    no not never none nobody nothing nor neither without cannot cant couldnt wont wouldnt shouldnt dont doesnt
+    didnt isnt arent wasnt werent hasnt havent hadnt stopped longer former formerly anymore
     nicht kein keine keinen nie niemals ohne ne pas jamais sans nunca nada sin non mai senza não sem
 """
 _NEGATIONS: Final = frozenset(_NEGATING.split())
-"""Words that turn a fact into another one, in the languages whose facts we have seen so far."""
+"""Words that negate a fact, in the languages of the facts that we have seen so far."""
 
 _LIGHT: Final = frozenset({"a", "an", "the", "this", "user", "also", "please", "really", "very"})
 
 _SAME_WORDS_DISTANCE: Final = 0.3
-"""Where only an article or a plural differs the local model sees up to 0.25; another order of the
-words may be another fact.
+"""The largest distance of facts with the same words. With the local model, facts that differ only in
+an article or a plural have a distance of up to 0.25; with another order of words, the fact may be
+another one.
 """
 
 
-class Learned(NamedTuple):
-    """One thing that was learned, however often it was said."""
+class DistinctFact(NamedTuple):
+    """A text, and all facts that have it."""
 
     text: str
     sources: tuple[NewFact, ...]
 
 
-def distinct(facts: Iterable[NewFact]) -> list[Learned]:
-    """The facts without those that repeat another one letter by letter, in their order."""
+def distinct(facts: Iterable[NewFact]) -> list[DistinctFact]:
+    """The facts in their order, equal ones as one."""
     by_text: dict[str, list[NewFact]] = {}
     for fact in facts:
         by_text.setdefault(normalised(fact.text), []).append(fact)
-    return [Learned(same[0].text, tuple(same)) for same in by_text.values()]
+    return [DistinctFact(equal[0].text, tuple(equal)) for equal in by_text.values()]
 
 
-def topics_of(facts: Sequence[NewFact], *, known: Sequence[MemoryTopic] = ()) -> tuple[MemoryTopic, ...]:
-    """All their topics behind the `known` ones, each once."""
-    topics = [*known]
+def topics_of(facts: Sequence[NewFact], *, before: Sequence[MemoryTopic] = ()) -> tuple[MemoryTopic, ...]:
+    """The topics of a memory that follows from the facts: those that it had before, and theirs."""
+    topics = [*before]
     for topic in (topic for fact in facts for topic in fact.topics):
         if topic not in topics:
             topics.append(topic)
@@ -55,38 +56,39 @@ def topics_of(facts: Sequence[NewFact], *, known: Sequence[MemoryTopic] = ()) ->
 
 
 def normalised(text: str) -> str:
-    """The same for texts that differ in their case, their spaces and the full stop at their end."""
+    """A text without differences of case, of spaces, and of the full stop at its end."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(".! ")
 
 
-def are_same_fact(one: str, other: str, *, distance: float) -> bool:
-    """Whether two texts at this distance are one fact in other words. A missed duplicate is only a
-    repetition, a false one loses a fact: so both are near to each other, and those words are the
-    same that vectors tell little of; and if they are not very near, then all words are that carry
-    something.
+def are_same_fact(first: str, second: str, *, distance: float) -> bool:
+    """Whether two texts at this distance are the same fact in other words.
+
+    The test is strict, because a missed duplicate is only a repetition, but a false one loses a
+    fact. Numbers, names and negations have to be the same, since vectors hardly differ by them. If
+    the texts are not very near, all words with a meaning have to be the same too.
     """
-    if not _may_be_one(one, other):
+    if not _differ_only_in_wording(first, second):
         return False
     return distance <= DUPLICATE_DISTANCE or (
-        distance <= _SAME_WORDS_DISTANCE and _carrying(one) == _carrying(other)
+        distance <= _SAME_WORDS_DISTANCE and _meaningful_words(first) == _meaningful_words(second)
     )
 
 
-def _may_be_one(one: str, other: str) -> bool:
-    """Vectors tell little of numbers, of names and of negations, and nothing of what is not in
-    their vocabulary.
+def _differ_only_in_wording(first: str, second: str) -> bool:
+    """Whether the texts have the same numbers, negations and names, and the same words that are not
+    in the model's vocabulary.
     """
     return (
-        Counter(_NUMBER.findall(one)) == Counter(_NUMBER.findall(other))
-        and _negations(one) == _negations(other)
-        and _foreign(one) == _foreign(other)
-        and _names(one) <= _words(other)
-        and _names(other) <= _words(one)
+        Counter(_NUMBER.findall(first)) == Counter(_NUMBER.findall(second))
+        and _negations(first) == _negations(second)
+        and _foreign_words(first) == _foreign_words(second)
+        and _names(first) <= _words(second)
+        and _names(second) <= _words(first)
     )
 
 
-def _carrying(text: str) -> Counter[str]:
-    """The words without those that carry little, in the singular."""
+def _meaningful_words(text: str) -> Counter[str]:
+    """The words in the singular, without articles and the like."""
     return Counter(word.removesuffix("s") for word in _all_words(text) if word not in _LIGHT)
 
 
@@ -103,12 +105,12 @@ def _negations(text: str) -> Counter[str]:
     return Counter(word for word in words if word in _NEGATIONS)
 
 
-def _foreign(text: str) -> Counter[str]:
-    """Words and signs that are not plain letters."""
+def _foreign_words(text: str) -> Counter[str]:
+    """Words with characters other than ASCII."""
     return Counter(word.casefold() for word in text.split() if not word.isascii())
 
 
 def _names(text: str) -> set[str]:
-    """Words with a capital letter that none has from the beginning of a sentence."""
+    """Words with a capital letter that are not at the beginning of a sentence."""
     words = re.findall(r"(?<![.!?])\s+(\w+)", " " + text)
     return {word.casefold() for word in words[1:] if word[:1].isupper()}

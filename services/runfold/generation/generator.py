@@ -1,11 +1,11 @@
-"""Generation of memories: from facts, from a conversation that is given, or from a session of ours.
+"""Generates memories: from direct facts, from a given conversation, or from a session of Runfold.
 
     generator = Generator(memories, runfold, model)
     await generator.generate("travel", {"user": "ann"}, DirectFacts([NewFact(text="Prefers window seats")]))
 
-Facts that no model is asked about change memories directly. Whatever needs the model has a run of
-its own for its log: the contents, the trigger (`GenerationRequested`), and one answer
-(`MemoriesGenerated`). The run's agent is the bank.
+Direct facts change memories without a log if the model is not asked about them. Every other
+generation has a run of its own as its log, with the contents, the trigger (`GenerationRequested`)
+and one answer (`MemoriesGenerated`). The run's agent is the bank.
 """
 
 import logging
@@ -17,7 +17,7 @@ from runfold.client.run import Run
 from runfold.client.runfold import Runfold
 from runfold.client.session import EventsWanted
 from runfold.client.sessions import Sessions
-from runfold.generation.answering import Answers, Trigger, give_up, log_run_id, stored
+from runfold.generation.answering import Answers, Trigger, give_up, log_run_id, trigger_options
 from runfold.generation.extraction import extract
 from runfold.generation.logs import KIND, log_of
 from runfold.generation.model import MemoryModel
@@ -48,10 +48,10 @@ _log = logging.getLogger(__name__)
 
 
 class Generator:
-    """Generates memories. `sessions` are where sessions are read; by default, the log.
+    """Generates memories. Sessions are read through `sessions`; by default, from the log.
 
-    Every verb may raise `BankNotFoundError`, `UnavailableError`, `InvalidEventError`,
-    `MemoryChangedError`, and, where the model is asked, `ConfigurationError` and
+    Every verb may raise `BankNotFoundError`, `UnavailableError`, `InvalidEventError` and
+    `MemoryChangedError`; verbs that ask the model also `ConfigurationError` and
     `GenerationFailedError`.
     """
 
@@ -71,7 +71,7 @@ class Generator:
 
     @property
     def model(self) -> MemoryModel:
-        """Raises `NoModelError` where none is configured."""
+        """Raises `NoModelError` if none is configured."""
         if self._model is None:
             raise NoModelError
         return self._model
@@ -83,113 +83,110 @@ class Generator:
         source: Source,
         options: GenerationOptions | None = None,
     ) -> list[ChangedMemory]:
-        """What has become of memories, when that can be read. Where the model has no answer nothing
-        is changed; where others kept changing the same memories, or a server does not answer, some
-        of the changes may have been made.
+        """Generates memories, and returns the memories that were changed when they can be read.
 
-        Only for a session the scope may be left out: then it is `{"user_id": <the session's
-        user>}`. Raises `NoModelError` where a model is needed and there is none,
-        `SessionNotFoundError`.
+        If the model has no answer, nothing is changed. After a `MemoryChangedError` or an
+        `UnavailableError`, some of the changes may have been made.
+
+        The scope can be left out if the source is a session: then it is `{"user_id": <the session's
+        user>}`. Raises also `SessionNotFoundError`, and `NoModelError` if a model is needed and none
+        is configured.
         """
         options = options or GenerationOptions()
         bank = await self.memories.bank(bank_id)
         scope = await self._scope(scope, source)
         if isinstance(source, DirectFacts):
-            _check(source.facts)
+            _check_facts(source.facts)
             if self._model is None or options.disable_consolidation:
-                return await self._answers.make(bank_id, scope, source.facts, options)
+                return await self._answers.change_memories(bank_id, scope, source.facts, options)
         _ = self.model
-        named = {"run_id": log_run_id(str(uuid7())), "labels": {KIND: "request"}}
-        async with self.runfold.run(agent_id=bank_id, **named) as run:
+        envelope = {"run_id": log_run_id(str(uuid7())), "labels": {KIND: "request"}}
+        async with self.runfold.run(agent_id=bank_id, **envelope) as run:
             log = log_of(self.runfold, run.life, is_new=run.is_new)
             trigger = await publish_trigger(log, bank, scope, source, options)
             try:
                 return await self.answer(trigger)
             except RunfoldError as error:
-                await _tell(trigger, error)
+                await _log_failure(trigger, error)
                 raise
 
     async def answer(self, trigger: Trigger) -> list[ChangedMemory]:
-        """Answers a trigger. After an error it may be answered again, unless the log was told with
-        `give_up`.
+        """Answers a trigger. After an error it can be answered again, unless `give_up` published that
+        it has no answer.
         """
         facts = trigger.facts
         if facts is None:
-            facts = await self._extracted(trigger)
+            facts = await self._extract(trigger)
         return await self._answers.answer(trigger, facts)
 
     async def finish(self, trigger: Trigger) -> None:
-        """Completes a generation whose answer is in the log, and whose process may have died
-        since.
-        """
+        """Completes a generation whose answer is in the log, in case that its process has died."""
         await self._answers.finish(trigger)
 
-    async def _scope(self, given: Mapping[str, str] | None, source: Source) -> Mapping[str, str]:
-        if given:
-            return given
+    async def _scope(self, scope: Mapping[str, str] | None, source: Source) -> Mapping[str, str]:
+        if scope:
+            return scope
         if not isinstance(source, SessionSource):
-            raise InvalidEventError("scope: whom the memories are about has to be said", field="scope")
+            raise InvalidEventError("scope: a scope is needed unless the source is a session", field="scope")
         user = (await self.sessions.view(source.session_id)).record.user
         if not user:
             raise InvalidEventError("scope: the session has no user, so a scope is needed", field="scope")
         return {"user_id": user}
 
-    async def _extracted(self, trigger: Trigger) -> list[NewFact]:
+    async def _extract(self, trigger: Trigger) -> list[NewFact]:
         data, bank = trigger.data, await self._answers.bank(trigger)
-        said, is_cut = transcript(build_messages_from_log(await self._conversation(trigger)))
+        text, is_cut = transcript(build_messages_from_log(await self._read_conversation(trigger)))
         if is_cut:
-            _log.warning("of run %s only the newest part is read: it is too long", trigger.run.run_id)
+            _log.warning("run %s is too long: only its newest part is read", trigger.run.run_id)
         return await extract(
-            self.model, said, config=bank.config, scope=data.scope, allowed=trigger.options.allowed_topics
+            self.model, text, config=bank.config, scope=data.scope, allowed=trigger.options.allowed_topics
         )
 
-    async def _conversation(self, trigger: Trigger) -> Log:
-        """What the trigger is about: a session, another run, or what stands before it in its own
-        log.
-        """
+    async def _read_conversation(self, trigger: Trigger) -> Log:
+        """The events that the trigger is about: of a session, of another run, or of its own log."""
         data = trigger.data
         if session := trigger.session:
-            return await self._of_session(session)
-        named = data.options.get("run_id")
-        run = await self.runfold.get_run(str(named)) if named else trigger.run
+            return await self._read_session(session)
+        run_id = data.options.get("run_id")
+        run = await self.runfold.get_run(str(run_id)) if run_id else trigger.run
         return [
-            (one.record.offset, one.event)
-            async for one in run.history(first_offset=data.first_offset, end=data.end_offset)
-            if one.counts and one.event is not None
+            (admitted.record.offset, admitted.event)
+            async for admitted in run.history(first_offset=data.first_offset, end=data.end_offset)
+            if admitted.counts and admitted.event is not None
         ]
 
-    async def _of_session(self, source: SessionSource) -> Log:
+    async def _read_session(self, source: SessionSource) -> Log:
         session = await self.sessions.view(source.session_id, EventsWanted(since=source.since))
-        found = [(one.offset, decode(one.value)) for one in session.events]
+        events = [(logged.offset, decode(logged.value)) for logged in session.events]
         return [
             (offset, event)
-            for offset, event in found
+            for offset, event in events
             if source.until is None or event.timestamp < source.until
         ]
 
 
 def content_event(content: Mapping[str, Any]) -> FrameworkEvent:
-    """A `Content` of Gemini as an event of a log: an event of ADK's that has nothing but its
-    content. Raises `InvalidEventError`.
+    """A `Content` of Gemini as an event: an event of ADK with nothing but this content. Raises
+    `InvalidEventError`.
     """
     parts = content.get("parts")
     if not isinstance(parts, Sequence) or isinstance(parts, str):
-        raise InvalidEventError("contents: a content has `parts`, and a `role`", field="contents")
+        raise InvalidEventError("contents: each content needs `parts`, and a `role`", field="contents")
     author = "model" if content.get("role") == "model" else "user"
     return new_data(FrameworkEvent, framework="adk", body={"author": author, "content": dict(content)})
 
 
-def _check(facts: Sequence[NewFact]) -> None:
+def _check_facts(facts: Sequence[NewFact]) -> None:
     if not 1 <= len(facts) <= DIRECT_FACTS_MAX:
-        raise InvalidEventError(f"facts: give 1 to {DIRECT_FACTS_MAX} of them", field="facts")
+        raise InvalidEventError(f"facts: give 1 to {DIRECT_FACTS_MAX} facts", field="facts")
     if not all(fact.text.strip() for fact in facts):
-        raise InvalidEventError("facts: a fact has a text", field="facts")
+        raise InvalidEventError("facts: the text of a fact is empty", field="facts")
 
 
 async def publish_trigger(
     run: Run, bank: BankRecord, scope: Mapping[str, str], source: Source, options: GenerationOptions
 ) -> Trigger:
-    """The trigger in the run's log, behind what it is about."""
+    """Publishes the contents of the source, if it has any, and after them a trigger."""
     first, end = 0, 0
     facts = session = None
     match source:
@@ -201,22 +198,24 @@ async def publish_trigger(
                 first, end = positions[0].offset, positions[-1].offset + 1
         case SessionSource():
             session = source
-    asked = new_data(
+    request = new_data(
         GenerationRequested,
         bank_id=bank.bank_id,
         scope=dict(scope),
         first_offset=first,
         end_offset=end,
         reason="request",
-        options=stored(options, facts=facts, session=session, bank_created_by=bank.created_by),
+        options=trigger_options(options, facts=facts, session=session, bank_created_by=bank.created_by),
     )
-    event = run.event(asked)
+    event = run.event(request)
     return Trigger(run, event, (await run.publish(event)).offset)
 
 
-async def _tell(trigger: Trigger, error: RunfoldError) -> None:
-    """The error itself is the one to raise, also where the log cannot be told of it."""
+async def _log_failure(trigger: Trigger, error: RunfoldError) -> None:
+    """Publishes that the trigger has no answer. If that fails, `error` gets a note, since it is the
+    error to raise.
+    """
     try:
         await give_up(trigger, error)
     except RunfoldError as failure:
-        error.add_note(f"its trigger in run {trigger.run.run_id!r} stays without an answer: {failure}")
+        error.add_note(f"the trigger in run {trigger.run.run_id!r} stays without an answer: {failure}")

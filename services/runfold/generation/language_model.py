@@ -1,4 +1,4 @@
-"""A language model of any provider, through pydantic-ai, with answers that have our schema."""
+"""A language model of any provider, asked through pydantic-ai, with answers in our schema."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -32,10 +32,10 @@ from runfold_schemas.errors import (
 )
 
 ANSWER_SECONDS: Final = 120.0
-"""For one question, with all that is tried again within it."""
+"""For one question, with all retries."""
 
 _TOKENS_MAX: Final = 16_000
-"""Of an answer, with what some models think before it."""
+"""Of an answer, including the thinking of some models before it."""
 
 _OPENAI_COMPATIBLE: Final = ("openai", "openai-chat")
 
@@ -43,17 +43,17 @@ AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
 class LanguageModel:
-    """A `MemoryModel`. Get it from `connect_model`."""
+    """A `MemoryModel`, created by `connect_model`."""
 
     def __init__(self, model: Model, settings: ModelSettings) -> None:
         self._findings = _agent(model, Findings, settings)
         self._actions = _agent(model, Actions, settings)
 
     async def extract(self, conversation: str, *, instructions: str) -> Sequence[Found]:
-        return (await _answer(self._findings, conversation, instructions)).facts
+        return (await _ask(self._findings, conversation, instructions)).facts
 
     async def consolidate(self, facts: Sequence[str], known: Sequence[str]) -> Sequence[Action]:
-        return (await _answer(self._actions, question(facts, known), CONSOLIDATE)).actions
+        return (await _ask(self._actions, question(facts, known), CONSOLIDATE)).actions
 
 
 @asynccontextmanager
@@ -64,14 +64,14 @@ async def connect_model(
     timeout_seconds: float = ANSWER_SECONDS,
     retries: int = 2,
 ) -> AsyncIterator[LanguageModel]:
-    """The model of this name, as `openai:gpt-5-mini`; with `url`, one that a server speaking
-    OpenAI's chat completions has there.
+    """The model with this name, such as `openai:gpt-5-mini`. With `url`, the model of a server at
+    this URL that supports OpenAI's chat completions.
 
-    Keys come from the variables that the provider itself knows, as OPENAI_API_KEY. Raises
-    `ConfigurationError` for a name that nobody knows, or without its key.
+    Keys are read from the provider's own variables, such as OPENAI_API_KEY. Raises
+    `ConfigurationError` if the name is unknown or the key is missing.
     """
     model = _model(name, url)
-    # Each attempt may take half of the time, so that one that hangs does not take the next one's.
+    # Each attempt gets half of the time, so that after an attempt that hangs there is time for another.
     settings = ModelSettings(
         max_tokens=_TOKENS_MAX,
         max_retries=retries,
@@ -87,9 +87,9 @@ def _model(name: str, url: str | None) -> Model:
         return infer_model(name) if url is None else _model_at(url, name)
     except ConfigurationError:
         raise
-    except Exception as error:  # nothing is asked yet: whatever a provider objects to is how it is configured
+    except Exception as error:  # nothing is asked yet, so every error is one of configuration
         raise ConfigurationError(
-            f"RUNFOLD_GENERATION_MODEL is {name!r}, and cannot be used: {error}"
+            f"RUNFOLD_GENERATION_MODEL is {name!r}, and this model cannot be used: {error}"
         ) from error
 
 
@@ -97,32 +97,33 @@ def _model_at(url: str, name: str) -> Model:
     provider, _, model_name = name.partition(":")
     if provider not in _OPENAI_COMPATIBLE or not model_name:
         raise ConfigurationError(
-            f"RUNFOLD_GENERATION_MODEL is {name!r}: with RUNFOLD_GENERATION_URL it is openai:<the server's name of the model>"
+            f"RUNFOLD_GENERATION_MODEL is {name!r}: with RUNFOLD_GENERATION_URL,"
+            " set it to openai:<the server's name of the model>"
         )
     return OpenAIChatModel(model_name, provider=OpenAIProvider(base_url=url))
 
 
 def _agent(model: Model, answer: type[AnswerT], settings: ModelSettings) -> Agent[object, AnswerT]:
-    # An answer that has not the schema is asked for once more.
+    # If an answer does not match the schema, the model is asked once more.
     return Agent(model, output_type=answer, name="runfold", model_settings=settings, retries=1)
 
 
-async def _answer(agent: Agent[Any, AnswerT], asked: str, instructions: str) -> AnswerT:
+async def _ask(agent: Agent[Any, AnswerT], prompt: str, instructions: str) -> AnswerT:
     try:
-        return (await agent.run(asked, instructions=instructions)).output
+        return (await agent.run(prompt, instructions=instructions)).output
     except ModelAuthenticationError as error:
-        # Providers repeat the key that they refuse, and errors go to logs, of which one lasts for
-        # ever.
-        raise _refused(error) from None
+        # A provider's message repeats the refused key, and errors are stored in logs. So the
+        # provider's error is not chained.
+        raise _key_refused(error) from None
     except AgentRunError as error:
         raise _translated(error) from error
 
 
-def _refused(error: ModelAuthenticationError) -> ConfigurationError:
+def _key_refused(error: ModelAuthenticationError) -> ConfigurationError:
     status = f" (HTTP {error.status_code})" if isinstance(error, ModelHTTPError) else ""
     return ConfigurationError(
-        f"the provider of RUNFOLD_GENERATION_MODEL refuses the key{status}: check the variable in which it looks for one,"
-        " OPENAI_API_KEY for openai, and what the key is allowed"
+        f"the provider of RUNFOLD_GENERATION_MODEL refuses the key{status}: check the provider's variable,"
+        " such as OPENAI_API_KEY for openai, and the permissions of the key"
     )
 
 
@@ -130,16 +131,16 @@ def _translated(error: AgentRunError) -> RunfoldError:
     match error:
         case ModelNotFoundError() | ModelQuotaExceededError():
             return ConfigurationError(
-                f"the model of RUNFOLD_GENERATION_MODEL cannot be asked: {_said(error)}"
+                f"the model of RUNFOLD_GENERATION_MODEL cannot be asked: {_message(error)}"
             )
         case ModelContextWindowExceededError() | ModelRequestRejectedError() | UnexpectedModelBehavior():
-            return GenerationFailedError(f"the model has no answer: {_said(error)}")
+            return GenerationFailedError(f"the model has no answer: {_message(error)}")
         case ModelAPIError():
-            return UnavailableError("The model", reason=_said(error))
+            return UnavailableError("The model", reason=_message(error))
         case _:
-            return GenerationFailedError(f"the model has no answer: {_said(error)}")
+            return GenerationFailedError(f"the model has no answer: {_message(error)}")
 
 
-def _said(error: AgentRunError) -> str:
-    """What happened, in a line that is not too long to be kept."""
+def _message(error: AgentRunError) -> str:
+    """The error's message on one line, cut to a length that can be stored."""
     return " ".join(str(error).split())[:500]

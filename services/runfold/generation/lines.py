@@ -1,14 +1,14 @@
-"""What is read as data by a model: lines of JSON, each one thing."""
+"""Texts that a model reads as data: lines of JSON, one value a line."""
 
 import json
 from typing import Any, Final
 
 _ENDINGS: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\u0085\u2028\u2029"}
-"""Signs that end a line for some readers, and that JSON leaves as they are."""
+"""Signs that some readers take for the end of a line, and that JSON does not escape."""
 
 
-def line(said: Any) -> str:
-    """One thing as a line of JSON. No text can leave its line, so none can look like a part of what
-    stands around it.
+def line(value: Any) -> str:
+    """The value as a line of JSON. A text in it cannot contain a line break, so it cannot look like
+    a part of the instructions around it.
     """
-    return json.dumps(said, ensure_ascii=False).translate(_ENDINGS)
+    return json.dumps(value, ensure_ascii=False).translate(_ENDINGS)

@@ -1,7 +1,7 @@
-"""The logs of generations, which are runs like all others, but for who tells what they change.
+"""The logs of generations. They are runs like others, except for who forwards changes from them.
 
-Of two answers to a trigger one stands. So what an answer changes is told by who has seen which one
-that is (`Answers`), and not, as with other runs, by everybody who publishes one.
+If two processes answer a trigger, one answer counts. So the changes of an answer are forwarded by
+`Answers`, which has read the answer that counts, and not by each publisher as in other runs.
 """
 
 from typing import Final
@@ -15,13 +15,13 @@ KIND: Final = "runfold.generation"
 
 
 async def open_log(runfold: Runfold, *, bank_id: str, run_id: str, kind: str) -> Run:
-    """Opens the log of that id, or takes it up."""
+    """Opens the log with that id; it may exist already."""
     run = await runfold.open_run(agent_id=bank_id, run_id=run_id, labels={KIND: kind})
     return log_of(runfold, run.life, is_new=run.is_new)
 
 
 def log_of(runfold: Runfold, life: Life, *, is_new: bool = False) -> Run:
-    """The log of a life that is known already; `is_new` where it was opened here, and nothing else
-    was published to it.
+    """The log of a life that is known already. `is_new`: it was opened by this process, and nothing
+    else was published to it.
     """
     return runfold.connection.run_of(life, is_new=is_new, forwards=False)

@@ -1,8 +1,10 @@
-"""The language model behind generation: what it is asked, and what it may answer.
+"""The language model of generations: its questions and its answers.
 
-Its answers are not trusted. It sees memories under small numbers and never their ids, and who asks
-it checks everything that it says: `extraction` and `consolidation` drop what is too long, too much,
-or names what was not shown.
+The names, docstrings and descriptions of the four answer classes are sent to the model as a schema.
+
+Answers are not trusted. The model sees memories under small numbers, never their ids. `extraction`
+and `consolidation` drop answers that are too long or too many, and those that name something that
+the model was not shown.
 """
 
 from collections.abc import Sequence
@@ -38,17 +40,17 @@ class Actions(BaseModel):
 
 
 class MemoryModel(Protocol):
-    """Both verbs raise `UnavailableError` where asking again may help, `ConfigurationError` where
-    the model cannot be asked at all, and `GenerationFailedError` where it has no answer to this
-    question.
+    """Asks the language model. Both verbs raise `UnavailableError` if asking again may help,
+    `ConfigurationError` if the model cannot be asked at all, and `GenerationFailedError` if it has
+    no answer to this question.
     """
 
     async def extract(self, conversation: str, *, instructions: str) -> Sequence[Found]:
-        """The facts that are worth remembering of the conversation, which is a line of JSON for
-        each thing said.
+        """The facts in the conversation that are worth remembering. The conversation has a line of
+        JSON for each message part.
         """
 
     async def consolidate(self, facts: Sequence[str], known: Sequence[str]) -> Sequence[Action]:
-        """What becomes of the known memories, and which new ones there are, now that these facts
-        were learned. Both are named by their places.
+        """The changes to the known memories that follow from new facts. Facts and memories are named
+        by their indexes.
         """

@@ -1,4 +1,4 @@
-"""What a generation is asked for, and what it answers."""
+"""The options and sources of a generation, and its results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ MetadataMerge = Literal["OVERWRITE", "MERGE", "REQUIRE_EXACT_MATCH"]
 
 
 class NewFact(BaseModel):
-    """What was learned, with the topics that it belongs to."""
+    """A fact to be stored as a memory, with the topics that it belongs to."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -28,30 +28,31 @@ class NewFact(BaseModel):
 
 
 class GenerationOptions(BaseModel):
-    """What is wanted of a generation; it stands in the log with the event that asked for it."""
+    """How memories are generated; stored in the log with the event that requests the generation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     allowed_topics: tuple[MemoryTopic, ...] = ()
-    """Only facts of these topics are extracted; without any, of all that the bank has. Facts given
-    directly are not asked.
+    """Only facts of these topics are extracted; if empty, facts of all topics of the bank. Direct
+    facts are not restricted.
     """
     disable_consolidation: bool = False
     """Every fact becomes a new memory."""
     metadata: Metadata | None = None
-    """Of the memories that are created or updated; None leaves that of updated ones as it is."""
+    """For created and updated memories; None: updated memories keep their metadata."""
     metadata_merge: MetadataMerge = "OVERWRITE"
-    """OVERWRITE: an updated memory has the given metadata and no other. MERGE: it keeps its own,
-    and given keys win. REQUIRE_EXACT_MATCH: only memories whose metadata is exactly the given one
-    are consolidated with.
+    """OVERWRITE: `metadata` replaces that of an updated memory. MERGE: an updated memory keeps its
+    metadata, and keys of `metadata` win. REQUIRE_EXACT_MATCH: facts are consolidated only with
+    memories whose metadata is equal to `metadata`.
     """
     disable_revisions: bool = False
     revision_labels: Labels = Field(default_factory=dict)
     revision_expires_at: AwareDatetime | None = None
     revision_ttl_seconds: Annotated[float, Field(gt=0)] | None = None
-    """From the generation on, which may be later than the request. `revision_expires_at` wins."""
+    """Counted from the generation, which may be later than the request. `revision_expires_at` wins."""
 
     def revision(self, extracted: Sequence[ExtractedMemory], now: datetime) -> RevisionOptions:
+        """The options of the revision that a change at the time `now` leaves."""
         expires_at = self.revision_expires_at
         if expires_at is None and self.revision_ttl_seconds is not None:
             expires_at = now + timedelta(seconds=self.revision_ttl_seconds)
@@ -65,25 +66,21 @@ class GenerationOptions(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class DirectFacts:
-    """1 to 5 facts as they are."""
+    """1 to 5 facts, used as they are."""
 
     facts: Sequence[NewFact]
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A conversation as Gemini's `Content` objects in their JSON form: `role` (`user` or `model`)
-    and `parts`.
-    """
+    """A conversation as Gemini's `Content` objects in JSON: `role` (`user` or `model`) and `parts`."""
 
     contents: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSource:
-    """What was said in a session of ours, by the events' own timestamps: from `since` on, and
-    before `until`.
-    """
+    """A session of Runfold: its events with timestamps from `since` on and before `until`."""
 
     session_id: str
     since: datetime | None = None
@@ -95,8 +92,8 @@ Source = DirectFacts | Contents | SessionSource
 
 @dataclass(frozen=True, slots=True)
 class StreamContent:
-    """A content of a stream, as Gemini's `Content` in its JSON form. One `event_id`, any text,
-    counts once in a stream.
+    """A content of a stream: Gemini's `Content` in JSON. Contents with the same `event_id`, which may
+    be any text, count once in a stream.
     """
 
     content: Mapping[str, Any]
@@ -105,8 +102,8 @@ class StreamContent:
 
 
 class ChangedMemory(NamedTuple):
-    """What became of one memory. `previous_revision_id` is that of the state before, which may have
-    left no revision.
+    """A memory that a generation created, updated or deleted. `previous_revision_id` is the memory's
+    revision before that, which is not stored if revisions were disabled.
     """
 
     memory_id: str

@@ -1,4 +1,4 @@
-"""Generation within a service: the model that the settings name, streams, and completed runs.
+"""Generation in a service: with the model that the settings name, of streams and completed runs too.
 
 async with Generation(settings, runfold=..., memories=..., sessions=...) as generation:
     await generation.generator().generate(...)
@@ -22,8 +22,10 @@ from runfold.settings import Settings
 
 
 class Generation:
-    """Use it as an async context manager. What it is given are those of the connection that stands;
-    each raises `UnavailableError` while there is none.
+    """Use it as an async context manager.
+
+    The callables return the clients of the current connection, and raise `UnavailableError` while
+    there is none.
     """
 
     def __init__(
@@ -35,19 +37,19 @@ class Generation:
         sessions: Callable[[], Sessions],
         model: MemoryModel | None = None,
     ) -> None:
-        """`model` takes the place of the one that the settings name."""
+        """`model` replaces the model that the settings name."""
         self._settings = settings
         self._runfold = runfold
         self._memories = memories
         self._sessions = sessions
         self._model = model
-        self._made: Generator | None = None
+        self._generator: Generator | None = None
         self._runner = TriggerRunner(self.generator)
         self.streams = IngestStreams(self._runner)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Raises `ConfigurationError` where the model that the settings name cannot be used."""
+        """Raises `ConfigurationError` if the model that the settings name cannot be used."""
         async with AsyncExitStack() as stack:
             if self._model is None:
                 self._model = await stack.enter_async_context(chosen_model(self._settings))
@@ -61,8 +63,8 @@ class Generation:
         await self._stack.aclose()
 
     def generator(self) -> Generator:
-        """The generator of the connection that stands. Raises `UnavailableError`."""
+        """The generator of the current connection. Raises `UnavailableError` if there is none."""
         runfold = self._runfold()
-        if self._made is None or self._made.runfold is not runfold:
-            self._made = Generator(self._memories(), runfold, self._model, sessions=self._sessions())
-        return self._made
+        if self._generator is None or self._generator.runfold is not runfold:
+            self._generator = Generator(self._memories(), runfold, self._model, sessions=self._sessions())
+        return self._generator

@@ -1,9 +1,10 @@
-"""Streams of contents that memories are generated of from time to time: `ingestEvents`.
+"""Streams of contents, from which memories are generated from time to time: `ingestEvents`.
 
-A stream, by its bank, scope and name, is a run of its own, so that its log has everything: the
-contents, the rule, each trigger and each answer. A trigger expects the log as it was seen, so of
-several processes one wins; so does a new rule, which is decided about anew if it loses. A bank that
-is created anew with the id of another one has nothing of its streams.
+A stream has a bank, a scope and a name. It is a run of its own, whose log contains everything: the
+contents, the rule, each trigger and each answer. Triggers and rules are published with
+`expected_offset`, so if several processes publish at the same time, one succeeds; a process that
+fails to publish a rule reads the log and tries again. If a bank is deleted and created anew with
+the same id, the new bank does not have the streams of the old one.
 """
 
 import json
@@ -34,7 +35,7 @@ __all__ = ["IngestStreams", "StreamContent", "stream_run_id"]
 
 
 class IngestStreams:
-    """The streams of all banks. What becomes due later is run by `runner`."""
+    """The streams of all banks. Generations that become due later are run by `runner`."""
 
     def __init__(self, runner: TriggerRunner) -> None:
         self._runner = runner
@@ -51,24 +52,24 @@ class IngestStreams:
         options: GenerationOptions | None = None,
         force_flush: bool = False,
     ) -> Position | None:
-        """Appends the contents to the stream, all or none, and gives the position of the last one.
+        """Appends the contents to the stream, all or none, and returns the position of the last one.
 
-        Returns when they are durable; where memories are generated at once (by `force_flush`, or by
-        a rule without conditions, which is the default), when those can be read. Where the model or
-        MongoDB is away, the contents stay in the stream and it is tried again later. Rule and
-        options count until others are given; `default_rule` is that of a new stream that is given
-        none.
+        Returns when the contents are durable. If memories are generated at once (with `force_flush`,
+        or by a rule without conditions, which is the default), returns when these can be read. If
+        the model or MongoDB is unavailable, the contents are stored and memories are generated
+        later. A rule and options are valid until others are given; `default_rule` is the rule of a
+        new stream if no rule is given.
 
-        Raises `NoModelError`, `BankNotFoundError`, `InvalidEventError`, `EventTooLargeError`,
-        `UnavailableError`, and at once what a generation does.
+        Raises `NoModelError`, `BankNotFoundError`, `InvalidEventError`, `EventTooLargeError` and
+        `UnavailableError`, and the errors of a generation that runs at once.
         """
         generator = self._runner.generator()
         _ = generator.model
         bank = await generator.memories.bank(bank_id)
         log = await self._log(bank, scope, stream_id)
-        events = [_event(log, one) for one in contents]
+        events = [_event(log, content) for content in contents]
         if rule or options or log.state.settings is None:
-            await _settle(log, bank, scope, rule=rule, default_rule=default_rule, options=options)
+            await _update_settings(log, bank, scope, rule=rule, default_rule=default_rule, options=options)
         positions = await log.run.publish_batch(events)
         await log.catch_up()
         if force_flush or due(log.state, log.state.content_at) == "flush":
@@ -77,8 +78,8 @@ class IngestStreams:
             except UnavailableError as error:
                 if not contents:
                     raise
-                # Who is told to retry would ingest the contents a second time.
-                _log.warning("memories of run %s are generated later: %s", log.run.run_id, error)
+                # After an error, the caller would ingest the contents a second time.
+                _log.warning("memories of run %s will be generated later: %s", log.run.run_id, error)
         self._runner.look()
         return positions[-1] if contents else None
 
@@ -93,18 +94,18 @@ class IngestStreams:
 
 
 def stream_run_id(bank_created_by: str, scope: Mapping[str, str], stream_id: str) -> str:
-    """The run whose log the stream is, once something was ingested into it: of the bank that this
-    event has made.
+    """The id of the run that is the stream's log, for the bank that was created by this event. The
+    run exists if something was ingested.
     """
     return log_run_id(bank_created_by, stream_id, json.dumps(scope, sort_keys=True))
 
 
-def _event(log: TriggerLog, one: StreamContent) -> AnyEvent:
-    event_id = None if one.event_id is None else derived_id("content", log.run.run_id, one.event_id)
-    return log.run.event(content_event(one.content), event_id=event_id, timestamp=one.event_time)
+def _event(log: TriggerLog, content: StreamContent) -> AnyEvent:
+    event_id = None if content.event_id is None else derived_id("content", log.run.run_id, content.event_id)
+    return log.run.event(content_event(content.content), event_id=event_id, timestamp=content.event_time)
 
 
-async def _settle(
+async def _update_settings(
     log: TriggerLog,
     bank: BankRecord,
     scope: Mapping[str, str],
@@ -113,30 +114,30 @@ async def _settle(
     default_rule: TriggerRule | None,
     options: GenerationOptions | None,
 ) -> None:
-    """Says in the log what is new of the stream itself, and leaves what somebody else says of it at
-    the same time.
+    """Publishes the stream's settings if they change. Settings that another process publishes at
+    the same time are kept, as far as they are not given here.
     """
     while True:
         state = await log.catch_up()
-        known = state.settings
-        settings = _settings(
+        current = state.settings
+        settings = _checked_settings(
             scope=dict(scope),
-            rule=rule or (known.rule if known else default_rule or TriggerRule()),
-            options=options or (known.options if known else GenerationOptions()),
+            rule=rule or (current.rule if current else default_rule or TriggerRule()),
+            options=options or (current.options if current else GenerationOptions()),
             bank_created_by=bank.created_by,
         )
-        if settings == known:
+        if settings == current:
             return
-        said = settings.model_dump(mode="json", exclude_unset=True)
-        labeled = new_data(RunLabeled, labels={}, metadata={STREAM: said})
+        document = settings.model_dump(mode="json", exclude_unset=True)
+        labeled = new_data(RunLabeled, labels={}, metadata={STREAM: document})
         with suppress(RejectedError):
             await log.run.publish(labeled, expected_offset=state.last_offset)
             return
 
 
-def _settings(**given: Any) -> StreamSettings:
+def _checked_settings(**fields: Any) -> StreamSettings:
     try:
-        return StreamSettings(**given)
+        return StreamSettings(**fields)
     except ValidationError as error:
         field, message = first_fault(error)
         raise InvalidEventError(message, field=field) from error

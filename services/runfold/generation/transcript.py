@@ -1,4 +1,4 @@
-"""A conversation as the model reads it: a line of JSON for each thing said or done."""
+"""A conversation as the model reads it: a line of JSON for each text, call and result."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,28 +8,28 @@ from runfold.generation.lines import line
 from runfold_schemas.messages import Message, Part
 
 CONVERSATION_LENGTH_MAX: Final = 240_000
-"""Characters that the model reads at the most, the newest: some 60,000 tokens."""
+"""How many characters the model reads at most, the newest: some 60,000 tokens."""
 
 _RESULT_LENGTH_MAX: Final = 4_000
-"""Of what a tool was given or answered: the facts are in what is said of it."""
+"""Of a tool's input and of its result: the facts are in the messages about them."""
 
 
 def transcript(messages: Iterable[Message]) -> tuple[str, bool]:
     """The conversation, and whether its beginning is left out because it is too long.
 
-    Instructions of the application (system messages) and thinking are no part of it.
+    Instructions of the application (system messages) and thinking are left out.
     """
     lines = [
-        line(said)
+        line(value)
         for message in messages
         if message.role != "system"
         for part in message.parts
-        for said in _said(message.role, part)
+        for value in _values(message.role, part)
     ]
     return _newest(lines)
 
 
-def _said(role: str, part: Part) -> Iterator[dict[str, Any]]:
+def _values(role: str, part: Part) -> Iterator[dict[str, Any]]:
     match part.type:
         case "text":
             if part.text.strip():
@@ -51,11 +51,11 @@ def _short(value: Any) -> Any:
 
 def _newest(lines: Sequence[str]) -> tuple[str, bool]:
     room, kept = CONVERSATION_LENGTH_MAX, []
-    for one in reversed(lines):
-        room -= len(one) + 1
+    for text in reversed(lines):
+        room -= len(text) + 1
         if room < 0:
             break
-        kept.append(one)
+        kept.append(text)
     if not kept and lines:
         kept.append(line({"text": lines[-1][-CONVERSATION_LENGTH_MAX:]}))
     return "\n".join(reversed(kept)), len(kept) < len(lines) or room < 0

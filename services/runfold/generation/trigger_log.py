@@ -1,11 +1,9 @@
-"""The log of a stream, or of any other generation: what is read of it, the triggers that are put
-into it, and their answers.
-"""
+"""The log of a stream or of another generation: reads it, and publishes triggers and answers to it."""
 
 import asyncio
 
 from runfold.client.run import Run
-from runfold.generation.answering import Trigger, give_up, stored
+from runfold.generation.answering import Trigger, give_up, trigger_options
 from runfold.generation.generator import Generator
 from runfold.generation.triggers import Reason, StreamState, apply, first_offset
 from runfold.log.reader import read
@@ -16,23 +14,25 @@ from runfold_schemas.memories import GenerationRequested
 
 
 class TriggerLog:
-    """Reads on where it stopped. In one process, one of its triggers is answered at a time."""
+    """A log, and its state up to the offset that was read last. One process answers one trigger of a
+    log at a time.
+    """
 
     def __init__(self, generator: Generator, run: Run) -> None:
         self.generator = generator
         self.run = run
         self.state = StreamState()
-        self.asked: set[str] = set()
-        """The ids of triggers that were put into the log here: nobody else is at work on them."""
+        self.own_triggers: set[str] = set()
+        """The event ids of triggers that this process published, and therefore answers at once."""
         self.answering = asyncio.Lock()
         self.used_at = float("-inf")
-        """By the monotonic clock, when somebody was given it."""
+        """When the log was last requested, by the monotonic clock."""
         self._reading = asyncio.Lock()
         self._admission = Admission(run.run_id)
         self._topic = generator.runfold.connection.topics.run(run.run_id, run.life.log_id)
 
     async def catch_up(self) -> StreamState:
-        """The state with everything that is in the log by now. Raises `UnavailableError`."""
+        """Reads new records, and returns the state. Raises `UnavailableError`."""
         async with self._reading:
             begin = self.state.next_offset
             async for records in read(
@@ -44,30 +44,30 @@ class TriggerLog:
         return self.state
 
     async def trigger(self, reason: Reason) -> bool:
-        """Asks for a generation of what is pending. Of several who ask one wins: False for the
-        others.
+        """Publishes a trigger for the pending contents. If several processes do so at the same time,
+        one succeeds; returns False for the others.
         """
         state = self.state
         assert state.settings is not None
-        asked = new_data(
+        request = new_data(
             GenerationRequested,
             bank_id=self.run.life.agent_id,
             scope=state.settings.scope,
             first_offset=first_offset(state),
             end_offset=state.last_offset + 1,
             reason=reason,
-            options=stored(state.settings.options, bank_created_by=state.settings.bank_created_by),
+            options=trigger_options(state.settings.options, bank_created_by=state.settings.bank_created_by),
         )
-        event = self.run.event(asked, expected_offset=state.last_offset)
+        event = self.run.event(request, expected_offset=state.last_offset)
         try:
             await self.run.publish(event)
         except RejectedError:
             return False
-        self.asked.add(event.event_id)
+        self.own_triggers.add(event.event_id)
         return True
 
     async def flush(self) -> None:
-        """Returns when everything is answered for that was in the log before."""
+        """Generates memories from all contents that are in the log, and returns when that is done."""
         async with self.answering:
             while True:
                 state = await self.catch_up()
@@ -79,8 +79,8 @@ class TriggerLog:
                     await self.trigger("flush")
 
     async def answer(self) -> None:
-        """Answers the trigger that is unanswered. Raises what the generator raises; what cannot
-        have an answer is told in the log.
+        """Answers the unanswered trigger. Raises the generator's errors; if an error is final, it is
+        published as the answer.
         """
         unanswered = self.state.unanswered
         assert unanswered is not None
@@ -92,12 +92,12 @@ class TriggerLog:
                 await give_up(trigger, error)
             raise
         else:
-            self.asked.discard(trigger.event.event_id)
+            self.own_triggers.discard(trigger.event.event_id)
         finally:
             await self.catch_up()
 
     async def finish(self) -> None:
-        """Completes what the last answer has begun, if whoever gave it has died since."""
+        """Completes the last answer, in case that the process that published it has died."""
         answered = self.state.answered
         assert answered is not None
         await self.generator.finish(Trigger(self.run, answered.event, answered.offset))

@@ -1,9 +1,10 @@
-"""What runs triggers when they are due: of streams, of completed runs, and of generations whose
-process has died.
+"""Runs triggers when they are due: of streams, of completed runs, and of generations whose process
+has died.
 
-From time to time the logs of generations that have grown are read. So what somebody has left
-unanswered is taken up by another process, or by the same after its restart. At the start every such
-log is read, from its beginning, while what is due already runs.
+From time to time the runner reads the logs of generations that have grown. So a trigger that a dead
+process left unanswered is answered by another process, or by the same one after its restart. At its
+start the runner reads all logs of generations from the beginning; triggers that are due run
+meanwhile.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from runfold.client.runfold import Runfold
-from runfold.generation.answering import is_log
+from runfold.generation.answering import is_generation_log
 from runfold.generation.generator import Generator
 from runfold.generation.logs import log_of
 from runfold.generation.trigger_log import TriggerLog
@@ -31,35 +32,35 @@ from runfold_schemas.errors import (
 )
 
 SWEEP_SECONDS: Final = 10.0
-"""How often it is looked for what nobody here has ingested."""
+"""How often the logs of other processes' generations are read."""
 
 TAKE_UP_SECONDS: Final = 300.0
-"""How long a trigger is left to who has put it into the log. Two who answer do no harm, but one of
-them asks the model in vain.
+"""How long a trigger is left to the process that published it. Two processes that answer do no harm,
+but one of them asks the model in vain.
 """
 
 _RETRY_SECONDS: Final = 15.0
 
 _GRACE_SECONDS: Final = 10.0
-"""For what is at work when the process is to end. What is given up then is taken up by somebody
-else.
+"""How long the end of the process waits for running generations. Others answer those that are given
+up.
 """
 
 _KEPT_SECONDS: Final = 60.0
-"""How long a stream is kept at hand into which somebody here has ingested, and in which nothing is
-pending.
-"""
+"""How long a stream without pending contents is kept in memory after this process last used it."""
 
 _AT_ONCE_MAX: Final = 4
-"""Generations at a time, beside those that somebody waits for, and logs that are read at a time."""
+"""How many generations run at a time, without those that a caller waits for, and how many logs are
+read at a time.
+"""
 
 _log = logging.getLogger(__name__)
 
 
 class TriggerRunner:
-    """Use it as an async context manager: in it, triggers are run when they are due.
+    """Use it as an async context manager: inside, triggers are run when they are due.
 
-    `generator` gives the one of the connection that stands, or raises `UnavailableError`.
+    `generator` returns the generator of the current connection, or raises `UnavailableError`.
     """
 
     def __init__(
@@ -74,51 +75,51 @@ class TriggerRunner:
         self._take_up_seconds = take_up_seconds
         self._runfold: Runfold | None = None
         self._logs: dict[str, TriggerLog] = {}
-        """Those in which something may become due, by run."""
+        """The logs in which a trigger may become due, by run."""
         self._read_to: dict[str, int] = {}
-        """How far the log of each topic was read here, also if nothing was due in it."""
+        """The offset up to which this process has read the log of each topic."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(_AT_ONCE_MAX)
         self._stopping = asyncio.Event()
-        self._tending: asyncio.Task[None]
+        self._scheduling: asyncio.Task[None]
         self._sweeping: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
-        self._tending = asyncio.create_task(self._tend())
+        self._scheduling = asyncio.create_task(self._schedule())
         self._sweeping = asyncio.create_task(self._sweep_always())
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         self._stopping.set()
         self.look()
-        tasks = [self._tending, self._sweeping, *self._running.values()]
+        tasks = [self._scheduling, self._sweeping, *self._running.values()]
         _, pending = await asyncio.wait(tasks, timeout=_GRACE_SECONDS)
         for task in pending:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def log_of(self, life: Life) -> TriggerLog:
-        """The log of a run that is one of a generation, which is kept at hand for some time. Raises
+        """The log of a generation's run, which is kept in memory for some time. Raises
         `UnavailableError`.
         """
-        log = self._known(life)
+        log = self._cached_log(life)
         log.used_at = time.monotonic()
         return log
 
     def look(self) -> None:
-        """Something may be due."""
+        """Makes the runner look whether a trigger is due."""
         self._changed.set()
 
-    def _known(self, life: Life) -> TriggerLog:
-        generator = self._current()
-        known = self._logs.get(life.run_id)
-        if known is None or known.run.life.log_id != life.log_id:
-            known = self._logs[life.run_id] = TriggerLog(generator, log_of(generator.runfold, life))
-        return known
+    def _cached_log(self, life: Life) -> TriggerLog:
+        generator = self._current_generator()
+        log = self._logs.get(life.run_id)
+        if log is None or log.run.life.log_id != life.log_id:
+            log = self._logs[life.run_id] = TriggerLog(generator, log_of(generator.runfold, life))
+        return log
 
-    async def _tend(self) -> None:
+    async def _schedule(self) -> None:
         while not self._stopping.is_set():
             self._changed.clear()
             self._start_due()
@@ -128,7 +129,7 @@ class TriggerRunner:
 
     async def _sweep_always(self) -> None:
         while not self._stopping.is_set():
-            await self._sweep_quietly()
+            await self._sweep_and_log_errors()
             self.look()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._sweep_seconds):
@@ -147,36 +148,34 @@ class TriggerRunner:
         return log.run.run_id in self._running or log.answering.locked()
 
     def _is_idle(self, log: TriggerLog) -> bool:
-        """Whether nothing will happen in a stream before something is ingested, and nobody has done
-        so lately.
-        """
+        """Whether the log is a stream without anything to do, which was not used lately."""
         is_unused = time.monotonic() > log.used_at + _KEPT_SECONDS
         return log.state.is_stream and log.state.is_settled and is_unused
 
     def _is_due(self, log: TriggerLog) -> bool:
         if time.monotonic() < self._not_before.get(log.run.run_id, 0.0):
             return False
-        return self._is_for_us(log) or self._is_over(log) or self._reason(log) is not None
+        return self._has_trigger_for_us(log) or self._is_abandoned(log) or self._reason(log) is not None
 
     def _reason(self, log: TriggerLog) -> Reason | None:
-        """Why memories are to be generated now. What is due at once is the matter of who has
-        ingested it, for some time.
+        """The condition by which memories have to be generated now. A flush is left for some time to
+        the process that ingested the contents.
         """
         reason = due(log.state, _now())
-        is_left = _now() >= log.state.content_at + self._take_up_seconds * 1000
-        return reason if reason != "flush" or is_left else None
+        is_overdue = _now() >= log.state.content_at + self._take_up_seconds * 1000
+        return reason if reason != "flush" or is_overdue else None
 
-    def _is_for_us(self, log: TriggerLog) -> bool:
-        """Whether a trigger is unanswered that nobody else is at work on."""
+    def _has_trigger_for_us(self, log: TriggerLog) -> bool:
+        """Whether a trigger is unanswered that this process published, or that is overdue."""
         unanswered = log.state.unanswered
         if unanswered is None:
             return False
-        is_left = _now() >= unanswered.log_time + self._take_up_seconds * 1000
-        return is_left or unanswered.event.event_id in log.asked
+        is_overdue = _now() >= unanswered.log_time + self._take_up_seconds * 1000
+        return is_overdue or unanswered.event.event_id in log.own_triggers
 
-    def _is_over(self, log: TriggerLog) -> bool:
-        """Whether whoever was to complete the run has died: a log that is no stream's has nothing
-        more to come.
+    def _is_abandoned(self, log: TriggerLog) -> bool:
+        """Whether the log is not a stream and has its answer, but the process that should complete
+        the run has died.
         """
         state = log.state
         if state.is_stream or state.has_ended or state.unanswered is not None or state.answered_at is None:
@@ -184,16 +183,16 @@ class TriggerRunner:
         return _now() >= state.answered_at + self._take_up_seconds * 1000
 
     async def _run(self, log: TriggerLog) -> None:
-        """Answers the trigger that is unanswered, or the one that is due now."""
+        """Publishes a trigger if one is due, and answers the unanswered trigger."""
         run_id = log.run.run_id
         try:
             async with self._slots, log.answering:
                 await self._work(log)
         except RunfoldError as error:
-            _log.warning("no memories were generated of run %s yet: %s", run_id, error)
+            _log.warning("memories of run %s could not be generated yet: %s", run_id, error)
             self._not_before[run_id] = time.monotonic() + _RETRY_SECONDS
-        except Exception:  # noqa: BLE001  # a mistake that one log brings to light does not stop the others
-            _log.exception("no memories were generated of run %s", run_id)
+        except Exception:  # noqa: BLE001  # a defect that shows with one log does not stop the others
+            _log.exception("memories of run %s could not be generated", run_id)
             self._not_before[run_id] = time.monotonic() + _RETRY_SECONDS
         else:
             self._not_before.pop(run_id, None)
@@ -207,56 +206,58 @@ class TriggerRunner:
             await log.trigger(reason)
             await log.catch_up()
         try:
-            if self._is_for_us(log):
+            if self._has_trigger_for_us(log):
                 await log.answer()
-            elif self._is_over(log):
+            elif self._is_abandoned(log):
                 await log.finish()
             else:
                 return
         except BankNotFoundError as error:
-            _log.info("run %s ends, of which nothing is remembered: %s", log.run.run_id, error)
+            _log.info("run %s is completed without memories: %s", log.run.run_id, error)
             await _complete(log)
         else:
             await _complete_unless_stream(log)
 
-    async def _sweep_quietly(self) -> None:
+    async def _sweep_and_log_errors(self) -> None:
         try:
             await self._sweep()
         except NoModelError:
-            pass  # nothing can be answered here
+            pass  # this process cannot answer anything
         except UnavailableError as error:
-            _log.info("generations that others have left are looked for later: %s", error)
-        except Exception as error:  # noqa: BLE001  # whatever it is, what is known here is run all the same
-            _log.warning("it was not looked for generations that others have left: %s", error)
+            _log.info("unanswered triggers of other processes are read later: %s", error)
+        except Exception as error:  # noqa: BLE001  # after any error, triggers that are known are still run
+            _log.warning("unanswered triggers of other processes could not be read: %s", error)
 
     async def _sweep(self) -> None:
-        runfold = self._current().runfold
+        runfold = self._current_generator().runfold
         await runfold.connection.catalog.follow_all()
-        standing = {
+        open_logs = {
             runfold.connection.topics.run(life.run_id, life.log_id): life
             for life in runfold.connection.catalog.lives()
-            if is_log(life.run_id) and not life.ended and not life.deleted
+            if is_generation_log(life.run_id) and not life.ended and not life.deleted
         }
-        over = self._logs.keys() - {life.run_id for life in standing.values()} - self._running.keys()
-        for run_id in over:
+        ended = self._logs.keys() - {life.run_id for life in open_logs.values()} - self._running.keys()
+        for run_id in ended:
             self._forget(self._logs[run_id])
-        if not standing:
+        if not open_logs:
             return
-        self._read_to = {topic: end for topic, end in self._read_to.items() if topic in standing}
+        self._read_to = {topic: end for topic, end in self._read_to.items() if topic in open_logs}
         async with LogEnds.connect(runfold.connection.settings) as ends:
-            end = await ends.ends(standing)
-        await self._read(life for topic, life in standing.items() if end[topic] > self._read_to.get(topic, 0))
+            end = await ends.ends(open_logs)
+        await self._read_logs(
+            life for topic, life in open_logs.items() if end[topic] > self._read_to.get(topic, 0)
+        )
 
-    async def _read(self, lives: Iterable[Life]) -> None:
+    async def _read_logs(self, lives: Iterable[Life]) -> None:
         async def read(life: Life) -> None:
             async with at_once:
                 if self._stopping.is_set():
                     return
-                log = self._known(life)
+                log = self._cached_log(life)
                 try:
                     await log.catch_up()
                 except RunfoldError as error:
-                    _log.warning("the log of run %s was not read: %s", life.run_id, error)
+                    _log.warning("the log of run %s could not be read: %s", life.run_id, error)
                 self._read_to[_topic(log)] = log.state.next_offset
                 if self._is_idle(log) and not self._is_at_work(log):
                     self._forget(log)
@@ -266,8 +267,8 @@ class TriggerRunner:
         at_once = asyncio.Semaphore(_AT_ONCE_MAX)
         await asyncio.gather(*(read(life) for life in lives))
 
-    def _current(self) -> Generator:
-        """The generator; what belongs to an earlier connection is forgotten."""
+    def _current_generator(self) -> Generator:
+        """The generator of the current connection. The logs of an earlier connection are dropped."""
         generator = self.generator()
         if generator.runfold is not self._runfold:
             self._runfold = generator.runfold
@@ -281,24 +282,22 @@ class TriggerRunner:
         self._not_before.pop(log.run.run_id, None)
 
     def _pause(self) -> float:
-        """Until the next thing that is due; what has no time of its own is looked for as often as
-        others' logs are.
-        """
+        """The seconds until the next trigger is due, at most those between two sweeps."""
         now, wall = time.monotonic(), _now()
         pauses = [self._sweep_seconds]
         for run_id, log in self._logs.items():
             if self._is_at_work(log):
                 continue
-            held_up = self._not_before.get(run_id, 0.0) - now
+            until_retry = self._not_before.get(run_id, 0.0) - now
             if (at := due_at(log.state)) is not None:
-                pauses.append(max((at - wall) / 1000, held_up))
-            elif held_up > 0:
-                pauses.append(held_up)
+                pauses.append(max((at - wall) / 1000, until_retry))
+            elif until_retry > 0:
+                pauses.append(until_retry)
         return max(min(pauses), 0.0)
 
 
 async def _complete_unless_stream(log: TriggerLog) -> None:
-    """A log that is no stream's has nothing more to come."""
+    """Completes the run of the log, unless it is a stream, to which contents may follow."""
     if not log.state.is_stream:
         await _complete(log)
 

@@ -1,9 +1,8 @@
-"""When memories are generated of a stream of contents: a rule, and the fold of the stream's log
-that it looks at.
+"""When memories are generated from a stream of contents: a rule, and the state of the stream's log.
 
-What is ingested is pending until a trigger stands behind it in the log; the trigger is unanswered
-until its answer does. Times are the broker's, in milliseconds since 1970, so that every process
-sees the same.
+A content is pending until a trigger follows it in the log, and a trigger is unanswered until its
+answer follows it. Times are the broker's, in milliseconds since 1970, so that every process sees
+the same times.
 """
 
 from typing import Annotated, Final, Literal, NamedTuple
@@ -28,24 +27,24 @@ _Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86_400)]
 
 
 class TriggerRule(BaseModel):
-    """Memories are generated when the first of these conditions holds. Without any, whenever
-    something is ingested.
+    """Memories are generated when one of these conditions holds. A rule without conditions generates
+    them whenever something is ingested.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     event_count: Annotated[int, Field(ge=1)] | None = None
-    """So many contents are pending."""
+    """This many contents are pending."""
     interval_seconds: _Seconds | None = None
-    """So long after the last trigger, or after the first content, if something is pending."""
+    """So many seconds after the last trigger, or after the first content, if contents are pending."""
     idle_seconds: _Seconds | None = None
-    """So long after the last content."""
+    """So many seconds after the last content."""
     overlap_event_count: Annotated[int, Field(ge=0, le=OVERLAP_MAX)] = 0
-    """Contents of before that the model reads once more, to understand those that are new."""
+    """How many earlier contents the model reads again, to understand the new ones."""
 
 
 class StreamSettings(BaseModel):
-    """What is known of a stream beside its contents; its log has it whenever it changes."""
+    """A stream's settings; each change of them is an event in its log."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -53,73 +52,74 @@ class StreamSettings(BaseModel):
     rule: TriggerRule = TriggerRule()
     options: GenerationOptions = GenerationOptions()
     bank_created_by: str | None = None
-    """The event that made the stream's bank; None where the log does not tell."""
+    """The event that created the stream's bank; None if the log does not contain it."""
 
 
-class Unanswered(NamedTuple):
+class LoggedTrigger(NamedTuple):
+    """A trigger as it is in the log."""
+
     event: AnyEvent
     offset: int
     log_time: int
 
 
 class StreamState(NamedTuple):
-    """What the records of a stream's log before `next_offset` come to."""
+    """The state of a stream's log, from its records before `next_offset`."""
 
     next_offset: int = 0
     last_offset: int = -1
     """Of the last event that counts."""
     settings: StreamSettings | None = None
-    unanswered: Unanswered | None = None
+    unanswered: LoggedTrigger | None = None
     pending_count: int = 0
     pending_first: int = 0
-    """The offset of the first content that is pending."""
+    """The offset of the first pending content."""
     pending_since: int = 0
-    """When the wait for a trigger began: at the last one, or at the first content after all were
-    answered for.
-    """
+    """The time of the last trigger; before there is one, the time of the first content."""
     content_at: int = 0
-    """When the last content came."""
+    """The time of the last content."""
     recent: tuple[int, ...] = ()
     """The offsets of the last contents."""
     covered: tuple[int, ...] = ()
-    """Those of the last contents before the last trigger."""
+    """The offsets of the last contents before the last trigger."""
     triggered_at: int | None = None
-    answered: Unanswered | None = None
-    """The last trigger that has its answer."""
+    answered: LoggedTrigger | None = None
+    """The last trigger with an answer."""
     answered_at: int | None = None
     has_ended: bool = False
 
     @property
     def is_stream(self) -> bool:
-        """Whether contents may come; the log of any other generation is over with its answer."""
+        """Whether contents may follow; the log of another generation ends with its answer."""
         return self.settings is not None
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing will happen before something is ingested."""
+        """Whether nothing is to be done before something is ingested."""
         return self.unanswered is None and self.pending_count == 0
 
 
-def apply(state: StreamState, one: Admitted) -> StreamState:
-    state = state._replace(next_offset=one.record.offset + 1)
-    if not one.counts or one.event is None:
+def apply(state: StreamState, admitted: Admitted) -> StreamState:
+    record, event = admitted.record, admitted.event
+    state = state._replace(next_offset=record.offset + 1)
+    if not admitted.counts or event is None:
         return state
-    state = state._replace(last_offset=one.record.offset)
-    match one.event.data:
+    state = state._replace(last_offset=record.offset)
+    match event.data:
         case FrameworkEvent():
-            return _with_content(state, one.record.offset, one.record.log_time)
+            return _with_content(state, record.offset, record.log_time)
         case RunLabeled() as labeled if STREAM in labeled.metadata:
             return state._replace(settings=_settings(labeled) or state.settings)
-        case GenerationRequested() as requested:
-            asked = Unanswered(one.event, one.record.offset, one.record.log_time)
-            # Facts that are tried once more cover nothing that was ingested.
-            is_again = "facts" in requested.options
-            return (state if is_again else _triggered(state, one.record.log_time))._replace(unanswered=asked)
-        case MemoriesGenerated() as generated:
-            is_answer = state.unanswered is not None and generated.trigger == state.unanswered.event.event_id
+        case GenerationRequested() as request:
+            trigger = LoggedTrigger(event, record.offset, record.log_time)
+            # A trigger with facts retries refused changes; it does not cover the pending contents.
+            is_retry = "facts" in request.options
+            return (state if is_retry else _triggered(state, record.log_time))._replace(unanswered=trigger)
+        case MemoriesGenerated() as answer:
+            is_answer = state.unanswered is not None and answer.trigger == state.unanswered.event.event_id
             if not is_answer:
                 return state
-            return state._replace(unanswered=None, answered=state.unanswered, answered_at=one.record.log_time)
+            return state._replace(unanswered=None, answered=state.unanswered, answered_at=record.log_time)
         case RunCompleted() | RunFailed() | RunCanceled():
             return state._replace(has_ended=True)
         case _:
@@ -127,7 +127,7 @@ def apply(state: StreamState, one: Admitted) -> StreamState:
 
 
 def due(state: StreamState, now: int) -> Reason | None:
-    """Why memories are to be generated now; None if they are not."""
+    """The condition that holds now, so that memories have to be generated; None if none holds."""
     if not _has_more(state) or state.settings is None:
         return None
     rule = state.settings.rule
@@ -143,7 +143,7 @@ def due(state: StreamState, now: int) -> Reason | None:
 
 
 def due_at(state: StreamState) -> int | None:
-    """When memories are to be generated if nothing more happens; None if they are not."""
+    """When memories have to be generated if nothing else happens; None: never."""
     if not _has_more(state) or state.settings is None:
         return None
     rule, times = state.settings.rule, list[int]()
@@ -155,12 +155,12 @@ def due_at(state: StreamState) -> int | None:
 
 
 def _has_more(state: StreamState) -> bool:
-    """Whether something is pending that a trigger may be put behind."""
+    """Whether contents are pending, and a trigger may be published."""
     return bool(state.pending_count) and state.unanswered is None and not state.has_ended
 
 
 def first_offset(state: StreamState) -> int:
-    """Where a generation of what is pending begins to read."""
+    """The first offset that a generation from the pending contents reads."""
     assert state.settings is not None
     overlap = state.settings.rule.overlap_event_count
     return state.covered[-overlap:][0] if overlap and state.covered else state.pending_first
@@ -185,7 +185,7 @@ def _settings(labeled: RunLabeled) -> StreamSettings | None:
     try:
         return StreamSettings.model_validate(labeled.metadata[STREAM])
     except ValidationError:
-        return None  # anybody may label a run
+        return None  # any program may label a run
 
 
 def _after(milliseconds: int, seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""What generates memories, over whichever way it is reached."""
+"""The verbs that generate memories, the same over HTTP and in this process."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -10,7 +10,7 @@ from runfold.generation.triggers import TriggerRule
 
 
 class GenerationVerbs(Protocol):
-    """`Generator` and `IngestStreams` say what the verbs mean."""
+    """The verbs' docstrings are in `Generator` and `IngestStreams`."""
 
     async def generate(
         self,
@@ -34,7 +34,7 @@ class GenerationVerbs(Protocol):
 
 
 class MemoryBackend(NamedTuple):
-    """Memories, and what generates them."""
+    """Memories, and the verbs that generate them."""
 
     memories: MemoryVerbs
     generation: GenerationVerbs
