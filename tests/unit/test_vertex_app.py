@@ -18,9 +18,9 @@ from runfold.vertex.generation import generation_routes
 from runfold.vertex.memories import memory_routes
 from runfold.vertex.messages import Message
 from runfold.vertex.names import Name
-from runfold.vertex.operations import done
-from runfold.vertex.paging import paging, token_of
-from runfold.vertex.requests import answer, name_of, read
+from runfold.vertex.operations import finished_operation
+from runfold.vertex.paging import requested_page, token_of
+from runfold.vertex.requests import json_response, name_of, read_message
 from runfold_schemas.errors import (
     EventTooLargeError,
     InvalidEventError,
@@ -46,8 +46,8 @@ class Thing(Message):
 
 
 async def create(request: Request) -> Response:
-    thing = await read(request, Thing)
-    return done(name_of(request).child("sessions", "2"), "createThing", thing, "fact")
+    thing = await read_message(request, Thing)
+    return finished_operation(name_of(request).child("sessions", "2"), "createThing", thing, "fact")
 
 
 async def created(name: Name, facts: Sequence[str]) -> Message:
@@ -57,7 +57,9 @@ async def created(name: Name, facts: Sequence[str]) -> Message:
 
 
 async def show(request: Request) -> Response:
-    return answer({"name": str(name_of(request)), "size": paging(request, default=7, most=9).size})
+    return json_response(
+        {"name": str(name_of(request)), "size": requested_page(request, default=7, most=9).size}
+    )
 
 
 async def fail(request: Request) -> Response:

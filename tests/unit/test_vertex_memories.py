@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.builders import EPOCH, event_id
 
-from runfold.vertex.bank_config import ours_of, wire_form
-from runfold.vertex.engine_documents import EngineMessage, WrittenEngine
+from runfold.vertex.bank_config import bank_fields, wire_form
+from runfold.vertex.engine_documents import EngineInput, EngineMessage
 from runfold.vertex.memory_documents import CreateMemory, MemoryMessage, MetadataValue, RevisionMessage
-from runfold.vertex.memory_filters import Filtered, wanted_by
+from runfold.vertex.memory_filters import FilterParameters, memory_query
 from runfold.vertex.names import Name
 from runfold_projections.memory import BankRecord, MemoryRecord, Revision
 from runfold_schemas.errors import InvalidEventError
@@ -111,7 +111,7 @@ seconds = st.none() | st.integers(1, 10**12).map(lambda microseconds: microsecon
     )
 )
 def test_a_configuration_of_our_own_verbs_is_understood_on_the_wire(config: BankConfig):
-    said = ours_of(wire_form(config, {}))
+    said = bank_fields(wire_form(config, {}))
 
     assert {name: getattr(config, name) for name in said} == said
 
@@ -125,7 +125,7 @@ def test_a_time_to_live_that_the_wire_cannot_say_is_the_nearest_that_it_can(seco
 
 def test_a_configuration_is_given_back_as_it_came():
     given = {"ttlConfig": {"defaultTtl": "1.50s", "unknown": [1]}, "customizationConfigs": [{"more": {}}]}
-    config = WrittenEngine.model_validate({"context_spec": {"memory_bank_config": given}, "odd": {"a_b": 1}})
+    config = EngineInput.model_validate({"context_spec": {"memory_bank_config": given}, "odd": {"a_b": 1}})
 
     message = EngineMessage.of(bank(config.config()), ENGINE).json_form()
 
@@ -136,7 +136,7 @@ def test_a_configuration_is_given_back_as_it_came():
 
 def test_what_our_verbs_changed_is_told_instead():
     given = {"ttlConfig": {"defaultTtl": "1s"}, "disableMemoryRevisions": True, "other": 1}
-    config = WrittenEngine.model_validate({"contextSpec": {"memoryBankConfig": given}}).config()
+    config = EngineInput.model_validate({"contextSpec": {"memoryBankConfig": given}}).config()
 
     changed = config.model_copy(update={"disable_revisions": False, "memory_ttl_seconds": 2.0})
 
@@ -148,7 +148,7 @@ def test_nothing_of_an_answer_is_taken_for_something_that_was_given():
     before = BankConfig(display_name="a", foreign={"spec": {"x": 1}})
     answer = EngineMessage.of(bank(before), ENGINE).json_form()
 
-    changes = WrittenEngine.model_validate(answer).changes(before, None)
+    changes = EngineInput.model_validate(answer).changes(before, None)
 
     assert BankConfig.model_validate({**dict(before), **changes}) == before
 
@@ -176,7 +176,7 @@ def test_what_a_mask_names_and_the_message_does_not_have_is_taken_away(mask: str
         labels={"a": "b"}, display_name="kept", memory_ttl_seconds=1, foreign={"encryptionSpec": {}}
     )
 
-    after = before.model_copy(update=WrittenEngine().changes(before, mask))
+    after = before.model_copy(update=EngineInput().changes(before, mask))
 
     assert (after.labels, after.display_name) == ({}, "kept")
     assert after.memory_ttl_seconds == (None if "context_spec" in mask else 1)
@@ -210,19 +210,19 @@ def test_a_value_of_metadata_is_exactly_one(value: dict[str, Any]):
 def test_only_a_whole_scope_that_is_meant_for_all_is_looked_up():
     scope = '{\\"a\\": \\"b\\"}'
 
-    assert wanted_by(f'scope="{scope}" AND fact="x"').scope == {"a": "b"}
-    assert wanted_by(f'scope="{scope}" OR fact="x"').scope is None
-    assert wanted_by(f'NOT scope="{scope}"').scope is None
-    assert wanted_by('scope.a="b"').scope is None
-    assert wanted_by(None).matches is None
+    assert memory_query(f'scope="{scope}" AND fact="x"').scope == {"a": "b"}
+    assert memory_query(f'scope="{scope}" OR fact="x"').scope is None
+    assert memory_query(f'NOT scope="{scope}"').scope is None
+    assert memory_query('scope.a="b"').scope is None
+    assert memory_query(None).matches is None
     with pytest.raises(InvalidEventError):
-        wanted_by("fact")
+        memory_query("fact")
 
 
 def test_a_number_is_no_truth_and_a_missing_value_is_only_not():
     def holds(op: str, *, negate: bool = False, **value: Any) -> bool:
         one = {"key": "k", "op": op, "negate": negate, "value": value}
-        matches = Filtered.model_validate({"filterGroups": [{"filters": [one]}]}).matches()
+        matches = FilterParameters.model_validate({"filterGroups": [{"filters": [one]}]}).predicate()
         assert matches is not None
         return matches(record(metadata={"k": 1.0}))
 

@@ -13,7 +13,7 @@ from tests.records import modest
 
 from runfold.vertex.messages import Duration, Fields, Message, Timestamp, camel, rfc3339
 from runfold.vertex.names import Name, checked_id, new_id
-from runfold.vertex.paging import Paging, page, place_of, token_of
+from runfold.vertex.paging import PageRequest, fetch_page, token_of, token_values
 from runfold_schemas.errors import InvalidEventError
 
 FULL = "projects/p/locations/l/reasoningEngines/1/sessions/2"
@@ -181,14 +181,14 @@ def test_camel_case_stays_camel_case():
 def test_a_token_holds_its_place(place: list[Any]):
     token = token_of(*place)
 
-    assert place_of(token) == place
+    assert token_values(token) == place
     assert token.replace("-", "").replace("_", "").isalnum()
 
 
 @pytest.mark.parametrize("place", ["[NaN]", '["\\ud800"]', "[" * 5_000, "1", "{}"])
 def test_a_token_of_what_no_token_holds_is_refused(place: str):
     with pytest.raises(InvalidEventError):
-        place_of(encoded(place))
+        token_values(encoded(place))
 
 
 def encoded(text: str) -> str:
@@ -200,11 +200,11 @@ def encoded(text: str) -> str:
 )
 def test_a_foreign_token_is_a_place_or_refused(token: str):
     try:
-        place = place_of(token)
+        place = token_values(token)
     except InvalidEventError:
         return
 
-    assert place_of(token_of(*place)) == place
+    assert token_values(token_of(*place)) == place
 
 
 @given(st.lists(st.booleans(), max_size=30), st.integers(1, 7))
@@ -214,10 +214,10 @@ async def test_pages_have_all_items_once_and_are_never_empty(wanted: list[bool],
         end = begin + limit
         return list(range(len(wanted)))[begin:end], str(end) if end < len(wanted) else None
 
-    shown, token = await page(fetch, wanted.__getitem__, Paging(size, None))
+    shown, token = await fetch_page(fetch, wanted.__getitem__, PageRequest(size, None))
     pages = [shown]
     while token is not None:
-        shown, token = await page(fetch, wanted.__getitem__, Paging(size, token))
+        shown, token = await fetch_page(fetch, wanted.__getitem__, PageRequest(size, token))
         pages.append(shown)
 
     assert [len(each) for each in pages[:-1]] == [size] * (len(pages) - 1)
@@ -237,7 +237,7 @@ async def test_what_is_deleted_between_pages_hides_nothing_else():
     found: list[int] = []
     token = None
     while token is not None or not found:
-        shown, token = await page(fetch, lambda item: item % 3 != 0, Paging(2, token))
+        shown, token = await fetch_page(fetch, lambda item: item % 3 != 0, PageRequest(2, token))
         found += shown
         items = [item for item in items if item not in shown]
 
@@ -252,6 +252,6 @@ async def test_a_verb_is_asked_for_few_items_more_than_a_page_has():
         begin = int(cursor or 0)
         return list(range(begin, begin + limit)), str(begin + limit)
 
-    await page(fetch, lambda _: True, Paging(10, None))
+    await fetch_page(fetch, lambda _: True, PageRequest(10, None))
 
     assert sum(asked) == 20

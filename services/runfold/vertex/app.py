@@ -1,7 +1,7 @@
-"""The routes of Agent Engine as an application of its own, below the paths of ours.
+"""The routes of Agent Engine as an application of its own, mounted beside Runfold's own API.
 
-It is not a router of ours, because nothing that holds there holds here: errors have another form,
-parameters that are not known are passed over, and a path that is not known is Google's to answer.
+It is not a router of that API, because its rules differ: errors have another form, unknown
+parameters are ignored, and unknown paths below Google's names are answered in Google's form.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,33 +16,33 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from runfold.vertex.errors import error_body, on_error, on_http, on_invalid, on_unexpected
-from runfold.vertex.operations import Answer, operation_routes
+from runfold.vertex.operations import ResultReader, operation_routes
 from runfold_schemas.errors import RunfoldError
 
 _LOCATION: Final = "/projects/{project}/locations/{location}"
 
 _PATHS: Final = ("/v1beta1/{rest:path}", "/v1/projects/{rest:path}", "/v1/reasoningEngines{rest:path}")
-"""Of `/v1` no more than Google's names, because our own API is there too."""
+"""The paths of Google's names. Below `/v1` only some paths are Google's: others are Runfold's own."""
 
 
 class RouteGroup(NamedTuple):
-    """Some of the protocol: its routes from `/reasoningEngines` on, and how its operations are
-    answered once more.
+    """Routes below `/reasoningEngines`, and for each verb of their operations the function that reads
+    its result again.
     """
 
     routes: Sequence[Route]
-    operations: Mapping[str, Answer] = {}
+    operations: Mapping[str, ResultReader] = {}
 
 
-def build_vertex_app(*parts: RouteGroup) -> Starlette:
-    """The application, for `mount`. Its routes are there under both versions, with and without
-    project and location.
+def build_vertex_app(*groups: RouteGroup) -> Starlette:
+    """The application, for `mount`. It has each route under both versions, with and without project
+    and location.
     """
-    answers = {verb: answer for part in parts for verb, answer in part.operations.items()}
-    # Operations come first: what is longer may not be taken for an id.
+    readers = {verb: reader for group in groups for verb, reader in group.operations.items()}
+    # Operations come first: their longer paths must not be taken for an id.
     routes: list[BaseRoute] = [
-        *operation_routes(answers),
-        *(route for part in parts for route in part.routes),
+        *operation_routes(readers),
+        *(route for group in groups for route in group.routes),
     ]
     versions = [
         Mount(f"/{version}", routes=[Mount(_LOCATION, routes=routes), *routes])
@@ -60,14 +60,16 @@ def build_vertex_app(*parts: RouteGroup) -> Starlette:
 
 
 def mount(app: FastAPI, vertex: Starlette) -> None:
-    """Hands the paths of Google's names over to `vertex`. `app` comes from
-    `runfold.http.app.new_app`, which leaves paths as they were sent.
+    """Routes the paths of Google's names to `vertex`. `app` comes from `runfold.http.app.new_app`,
+    which leaves paths as they were sent.
     """
     app.router.routes.extend(Route(path, vertex, include_in_schema=False) for path in _PATHS)
-    app.router.routes.append(Route("/", _without_path, methods=["POST", "PATCH"], include_in_schema=False))
+    app.router.routes.append(
+        Route("/", _answer_without_path, methods=["POST", "PATCH"], include_in_schema=False)
+    )
 
 
-async def _without_path(_: Request) -> Response:
-    """To where Google's clients send everything when they are given a base URL and no project."""
-    said = "the request has no path: give the client a project and a location, or an API key alone"
-    return error_body("INVALID_ARGUMENT", said)
+async def _answer_without_path(_: Request) -> Response:
+    """Google's clients send everything to `/` if they have a base URL and no project."""
+    message = "the request has no path: give the client a project and a location, or an API key alone"
+    return error_body("INVALID_ARGUMENT", message)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from runfold.generation.triggers import TriggerRule
 from runfold.vertex.generation_documents import GenerationTriggerConfig
-from runfold.vertex.memory_documents import Lasting, TopicMessage, topic_of, topics_of
+from runfold.vertex.memory_documents import TimeToLive, TopicMessage, topic_of, topics_of
 from runfold.vertex.messages import PACKAGE, Message
 from runfold_schemas.data import TTL_SECONDS_MAX
 from runfold_schemas.memories import (
@@ -24,20 +24,20 @@ from runfold_schemas.memories import (
     TopicConfig,
 )
 
-Ours = dict[str, Any]
+BankFields = dict[str, Any]
 """Fields of `BankConfig` with their values."""
 
 
 class GranularTtl(Message):
-    create_ttl: Lasting | None = None
-    generate_created_ttl: Lasting | None = None
-    generate_updated_ttl: Lasting | None = None
+    create_ttl: TimeToLive | None = None
+    generate_created_ttl: TimeToLive | None = None
+    generate_updated_ttl: TimeToLive | None = None
 
 
 class TtlConfig(Message):
-    default_ttl: Lasting | None = None
+    default_ttl: TimeToLive | None = None
     granular_ttl_config: GranularTtl | None = None
-    memory_revision_default_ttl: Lasting | None = None
+    memory_revision_default_ttl: TimeToLive | None = None
 
 
 class ManagedTopic(Message):
@@ -53,7 +53,7 @@ class BankTopic(Message):
     managed_memory_topic: ManagedTopic | None = None
     custom_memory_topic: CustomTopic | None = None
 
-    def ours(self) -> TopicConfig:
+    def to_runfold(self) -> TopicConfig:
         custom, managed = self.custom_memory_topic, self.managed_memory_topic
         topic = topic_of(managed.managed_topic_enum if managed else None, custom.label if custom else None)
         return TopicConfig(topic=topic, description=(custom.description if custom else None) or "")
@@ -71,7 +71,7 @@ class _Content(Message):
 class ExampleEvent(Message):
     content: _Content = _Content()
 
-    def ours(self) -> ConversationMessage:
+    def to_runfold(self) -> ConversationMessage:
         text = "\n".join(part.text for part in self.content.parts if part.text)
         return ConversationMessage(role=self.content.role or "user", text=text)
 
@@ -84,7 +84,7 @@ class ExampleMemoryMessage(Message):
     fact: str
     topics: list[TopicMessage] | None = None
 
-    def ours(self) -> ExampleMemory:
+    def to_runfold(self) -> ExampleMemory:
         return ExampleMemory(fact=self.fact, topics=topics_of(self.topics))
 
 
@@ -92,10 +92,10 @@ class ExampleMessage(Message):
     conversation_source: ConversationSource = ConversationSource()
     generated_memories: list[ExampleMemoryMessage] | None = None
 
-    def ours(self) -> Example:
+    def to_runfold(self) -> Example:
         return Example(
-            conversation=tuple(event.ours() for event in self.conversation_source.events),
-            memories=tuple(memory.ours() for memory in self.generated_memories or []),
+            conversation=tuple(event.to_runfold() for event in self.conversation_source.events),
+            memories=tuple(memory.to_runfold() for memory in self.generated_memories or []),
         )
 
 
@@ -104,11 +104,11 @@ class CustomizationConfig(Message):
     memory_topics: list[BankTopic] | None = None
     generate_memories_examples: list[ExampleMessage] | None = None
 
-    def ours(self) -> Customization:
+    def to_runfold(self) -> Customization:
         return Customization(
             scope_keys=tuple(self.scope_keys or []),
-            topics=tuple(topic.ours() for topic in self.memory_topics or []),
-            examples=tuple(example.ours() for example in self.generate_memories_examples or []),
+            topics=tuple(topic.to_runfold() for topic in self.memory_topics or []),
+            examples=tuple(example.to_runfold() for example in self.generate_memories_examples or []),
         )
 
     @classmethod
@@ -134,7 +134,7 @@ class MemoryBankConfig(Message):
     customization_configs: list[CustomizationConfig] | None = None
     generation_config: GenerationConfig | None = None
 
-    def ours(self) -> Ours:
+    def to_runfold(self) -> BankFields:
         ttl = self.ttl_config or TtlConfig()
         granular = ttl.granular_ttl_config or GranularTtl()
         return {
@@ -144,7 +144,7 @@ class MemoryBankConfig(Message):
             "generate_created_ttl_seconds": _seconds(granular.generate_created_ttl),
             "generate_updated_ttl_seconds": _seconds(granular.generate_updated_ttl),
             "revision_ttl_seconds": _seconds(ttl.memory_revision_default_ttl),
-            "customizations": tuple(each.ours() for each in self.customization_configs or []),
+            "customizations": tuple(each.to_runfold() for each in self.customization_configs or []),
         }
 
     @classmethod
@@ -166,7 +166,7 @@ class MemoryBankConfig(Message):
         )
 
 
-_OURS_BY_FIELD: Final[Mapping[str, tuple[str, ...]]] = {
+_BANK_FIELDS_BY_FIELD: Final[Mapping[str, tuple[str, ...]]] = {
     "disableMemoryRevisions": ("disable_revisions",),
     "ttlConfig": (
         "memory_ttl_seconds",
@@ -179,15 +179,15 @@ _OURS_BY_FIELD: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def ours_of(given: Mapping[str, Any]) -> Ours:
+def bank_fields(given: Mapping[str, Any]) -> BankFields:
     """What a configuration says in our words. Raises pydantic's `ValidationError`."""
     default_rule(given)
-    return MemoryBankConfig.model_validate(given).ours()
+    return MemoryBankConfig.model_validate(given).to_runfold()
 
 
 def is_understood(given: Mapping[str, Any]) -> bool:
     try:
-        ours_of(given)
+        bank_fields(given)
     except ValidationError:
         return False
     return True
@@ -205,9 +205,9 @@ def wire_form(config: BankConfig, given: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration as it was given, but for the fields that our own verbs have changed
     since.
     """
-    said, now = ours_of(given), MemoryBankConfig.of(config).json_form()
+    said, now = bank_fields(given), MemoryBankConfig.of(config).json_form()
     form = dict(given)
-    for field, names in _OURS_BY_FIELD.items():
+    for field, names in _BANK_FIELDS_BY_FIELD.items():
         if any(said[name] != getattr(config, name) for name in names):
             form.pop(field, None)
             form |= {field: now[field]} if field in now else {}
@@ -243,5 +243,5 @@ def _seconds(length: timedelta | None) -> float | None:
 
 
 def _length(seconds: float | None) -> timedelta | None:
-    """Ours may be shorter or longer than what can be said here."""
+    """Seconds as a duration. The protocol has no duration as short or as long as ours may be."""
     return timedelta(seconds=min(max(seconds, 1e-6), TTL_SECONDS_MAX)) if seconds is not None else None

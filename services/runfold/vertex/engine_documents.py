@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Self
 from pydantic import AfterValidator, ConfigDict, model_validator
 
 from runfold.generation.triggers import TriggerRule
-from runfold.vertex.bank_config import default_rule, is_understood, ours_of, wire_form
+from runfold.vertex.bank_config import bank_fields, default_rule, is_understood, wire_form
 from runfold.vertex.filters import Kind, Path
 from runfold.vertex.messages import PACKAGE, Fields, Message, Timestamp, camel, camel_name, rfc3339
 from runfold.vertex.names import ENGINES, Name
@@ -19,7 +19,7 @@ from runfold_schemas.data import DisplayName, Labels
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import BankConfig
 
-FILTERED: Final[Mapping[str, Kind]] = {
+FILTER_FIELDS: Final[Mapping[str, Kind]] = {
     "display_name": "text",
     "description": "text",
     "labels": "map",
@@ -43,7 +43,7 @@ def _understood(context: dict[str, Any]) -> dict[str, Any]:
     memory = context.get(_MEMORY) or {}
     if not isinstance(memory, dict):
         raise ValueError("memoryBankConfig is not an object")  # noqa: TRY004  # pydantic's own errors are these
-    ours_of(memory)
+    bank_fields(memory)
     return context
 
 
@@ -82,7 +82,7 @@ class EngineMessage(Message):
         return message.model_copy(update=others)
 
 
-class WrittenEngine(Message):
+class EngineInput(Message):
     """An engine to create, or what changes of one."""
 
     model_config = ConfigDict(extra="allow")
@@ -120,7 +120,7 @@ class WrittenEngine(Message):
         memory = self._memory(given.get(_CONTEXT) or {}, before, paths, merges=not mask or mask == "*")
         if memory is not None:
             foreign[_CONTEXT] = {_MEMORY: memory}
-            changes |= ours_of(memory)
+            changes |= bank_fields(memory)
         return {**changes, "foreign": foreign}
 
     def _given(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def ingestion_rule(bank: BankRecord) -> TriggerRule | None:
     return default_rule((_context(bank.config) or {}).get(_MEMORY, {}))
 
 
-def field_of(bank: BankRecord, path: Path) -> Any:
+def filter_value(bank: BankRecord, path: Path) -> Any:
     """What a filter asks for."""
     config = bank.config
     match path:

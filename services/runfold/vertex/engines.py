@@ -23,18 +23,18 @@ from runfold.client.memories import Memories
 from runfold.client.sessions import Sessions
 from runfold.vertex.app import RouteGroup
 from runfold.vertex.engine_documents import (
-    FILTERED,
+    FILTER_FIELDS,
     DeleteEngine,
+    EngineInput,
     EngineMessage,
-    WrittenEngine,
-    field_of,
+    filter_value,
 )
 from runfold.vertex.filters import Filter, matches, parse_filter
 from runfold.vertex.messages import Empty, Message
 from runfold.vertex.names import ENGINES, Name, new_id
-from runfold.vertex.operations import done
-from runfold.vertex.paging import page, paging
-from runfold.vertex.requests import answer, name_of, parameter, read
+from runfold.vertex.operations import finished_operation
+from runfold.vertex.paging import fetch_page, requested_page
+from runfold.vertex.requests import json_response, name_of, query_parameter, read_message
 from runfold.vertex.session_documents import belongs
 from runfold_projections.memory import BankRecord
 from runfold_schemas.errors import BankNotEmptyError, BankNotFoundError, SessionNotFoundError
@@ -70,26 +70,26 @@ def bank_id(engine_id: str) -> str:
 
 def engine_routes(memories: Callable[[], Memories], sessions: Callable[[], Sessions]) -> RouteGroup:
     """Both give what the routes speak to, or raise while there is no connection."""
-    state = _State(memories, sessions)
+    handlers = _EngineHandlers(memories, sessions)
     one, many = "/reasoningEngines/{engine}", "/reasoningEngines"
     routes = [
-        Route(many, state.create, methods=["POST"]),
-        Route(many, state.list, methods=["GET"]),
-        Route(one, state.get, methods=["GET"]),
-        Route(one, state.update, methods=["PATCH"]),
-        Route(one, state.delete, methods=["DELETE"]),
+        Route(many, handlers.create, methods=["POST"]),
+        Route(many, handlers.list, methods=["GET"]),
+        Route(one, handlers.get, methods=["GET"]),
+        Route(one, handlers.update, methods=["PATCH"]),
+        Route(one, handlers.delete, methods=["DELETE"]),
     ]
     return RouteGroup(
         routes,
         {
-            "createReasoningEngine": state.written,
-            "updateReasoningEngine": state.written,
-            "deleteReasoningEngine": state.deleted,
+            "createReasoningEngine": handlers.written,
+            "updateReasoningEngine": handlers.written,
+            "deleteReasoningEngine": handlers.deleted,
         },
     )
 
 
-class _State:
+class _EngineHandlers:
     """What the routes share, and what they do with it."""
 
     def __init__(self, memories: Callable[[], Memories], sessions: Callable[[], Sessions]) -> None:
@@ -98,41 +98,41 @@ class _State:
         self._engines = BankEngines(memories)
 
     async def create(self, request: Request) -> Response:
-        location, asked = name_of(request), await read(request, WrittenEngine)
+        location, asked = name_of(request), await read_message(request, EngineInput)
         bank = await self._memories().create_bank(new_id(), asked.config())
-        return done(
+        return finished_operation(
             location.child(ENGINES, bank.bank_id), "createReasoningEngine", EngineMessage.of(bank, location)
         )
 
     async def get(self, request: Request) -> Response:
-        return answer(await self.written(name_of(request), ()))
+        return json_response(await self.written(name_of(request), ()))
 
     async def written(self, name: Name, _: Sequence[str]) -> Message:
         return EngineMessage.of(await self._engines.bank(name.engine_id), name)
 
     async def list(self, request: Request) -> Response:
         """Engines that the filter holds of, the newest first."""
-        location, asked = name_of(request), paging(request)
-        wanted = parse_filter(parameter(request, "filter"), FILTERED)
-        found, token = await page(self._banks, partial(_is_wanted, wanted), asked)
+        location, asked = name_of(request), requested_page(request)
+        wanted = parse_filter(query_parameter(request, "filter"), FILTER_FIELDS)
+        found, token = await fetch_page(self._banks, partial(_is_wanted, wanted), asked)
         shown = [EngineMessage.of(bank, location).json_form() for bank in found]
-        return answer({"reasoningEngines": shown, **({"nextPageToken": token} if token else {})})
+        return json_response({"reasoningEngines": shown, **({"nextPageToken": token} if token else {})})
 
     async def update(self, request: Request) -> Response:
-        name, asked = name_of(request), await read(request, WrittenEngine)
+        name, asked = name_of(request), await read_message(request, EngineInput)
         before = await self._engines.bank(name.engine_id)
-        changes = asked.changes(before.config, parameter(request, "updateMask"))
+        changes = asked.changes(before.config, query_parameter(request, "updateMask"))
         bank = await self._memories().update_bank(before.bank_id, changes)
-        return done(name, "updateReasoningEngine", EngineMessage.of(bank, name))
+        return finished_operation(name, "updateReasoningEngine", EngineMessage.of(bank, name))
 
     async def delete(self, request: Request) -> Response:
         """With `force` in the query or in the body, also an engine that has something in it."""
-        name, asked = name_of(request), await read(request, DeleteEngine)
-        force = asked.force or parameter(request, "force") == "true"
+        name, asked = name_of(request), await read_message(request, DeleteEngine)
+        force = asked.force or query_parameter(request, "force") == "true"
         bank = await self._engines.bank(name.engine_id)
         await self._delete_sessions(name, force=force)
         await self._memories().delete_bank(bank.bank_id, force=force)
-        return done(name, "deleteReasoningEngine", Empty())
+        return finished_operation(name, "deleteReasoningEngine", Empty())
 
     async def deleted(self, _: Name, __: Sequence[str]) -> Message:
         return Empty()
@@ -159,4 +159,4 @@ class _State:
 
 
 def _is_wanted(wanted: Filter, bank: BankRecord) -> bool:
-    return bool(_NUMBER.fullmatch(bank.bank_id)) and matches(wanted, partial(field_of, bank))
+    return bool(_NUMBER.fullmatch(bank.bank_id)) and matches(wanted, partial(filter_value, bank))

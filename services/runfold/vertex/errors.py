@@ -1,5 +1,5 @@
-"""Errors as Google's clients read them: `{"error": {"code", "message", "status", "details"}}` with
-the same HTTP status.
+"""Errors in Google's form: `{"error": {"code", "message", "status", "details"}}`, with the code as the
+HTTP status.
 """
 
 from collections.abc import Mapping
@@ -62,11 +62,11 @@ _OF_HTTP: Final[Mapping[int, Status]] = {
     HTTPStatus.SERVICE_UNAVAILABLE: "UNAVAILABLE",
     HTTPStatus.GATEWAY_TIMEOUT: "DEADLINE_EXCEEDED",
 }
-"""What another status of HTTP is called here; what is not here is of our own making."""
+"""The protocol's status for each HTTP status that is a caller's error; any other one is INTERNAL."""
 
 
 class WireError(RunfoldError):
-    """An answer of this protocol that no other error of ours stands for."""
+    """An error of this protocol for which Runfold has no other error class."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -81,7 +81,7 @@ def error_body(status: Status, message: str) -> JSONResponse:
 
 
 def status_of(error: RunfoldError) -> Status:
-    """What the error is called here."""
+    """The protocol's status for the error."""
     match error:
         case WireError():
             return error.status
@@ -90,7 +90,7 @@ def status_of(error: RunfoldError) -> Status:
         case RejectedError() | MemoryChangedError():
             return "ABORTED"
         case _:
-            # Our own API has a status for every error there is.
+            # Runfold's own API has an HTTP status for every error.
             return _OF_HTTP.get(problem_of(error).status_code, "INTERNAL")
 
 
@@ -100,7 +100,7 @@ async def on_error(_: Request, error: Exception) -> JSONResponse:
 
 
 async def on_invalid(_: Request, error: Exception) -> JSONResponse:
-    """A message that is not what it should be: the first fault, by the path of its field."""
+    """Answers an invalid message with its first fault and the path of the field."""
     assert isinstance(error, ValidationError)
     fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join(map(str, fault["loc"]))
@@ -109,7 +109,7 @@ async def on_invalid(_: Request, error: Exception) -> JSONResponse:
 
 
 async def on_http(request: Request, error: Exception) -> JSONResponse:
-    """An unknown path, an unknown method, a body that is too large."""
+    """Answers an unknown path, an unknown method, or a body that is too large."""
     assert isinstance(error, HTTPException)
     status = _OF_HTTP.get(error.status_code, "INTERNAL")
     if status == "NOT_FOUND":
@@ -118,5 +118,5 @@ async def on_http(request: Request, error: Exception) -> JSONResponse:
 
 
 async def on_unexpected(_: Request, __: Exception) -> JSONResponse:
-    """The server's log has the rest."""
+    """Answers without details; they are in the service's log."""
     return error_body("INTERNAL", "an internal error")

@@ -1,11 +1,11 @@
 """Filters of lists, in the language of AIP-160: `user_id="ann" AND
 (create_time>"2030-01-01T00:00:00Z" OR NOT labels.tier:*)`.
 
-What a list can be filtered by is its own to say: a text, a time, or a map of texts. Fields come in
-either spelling, the keys of maps as they are. As that language has it, OR binds stronger than AND,
-and two terms side by side are both meant.
+Each list defines the fields of its filters: texts, times, and maps of texts. The name of a field may
+be in camelCase or in snake_case; keys of maps stay as they are. In this language OR binds stronger
+than AND, and two terms side by side are joined by AND.
 
-No library that we found parses this without a database or a service around it.
+We found no library that parses this language without a database or a service around it.
 """
 
 import re
@@ -20,7 +20,7 @@ from runfold.vertex.messages import camel_name
 from runfold_schemas.errors import InvalidEventError
 
 Path = tuple[str, ...]
-"""A field by its name in snake_case, and the key in it where it is a map."""
+"""The name of a field in snake_case; for a value in a map also its key."""
 
 Kind = Literal["text", "time", "map"]
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", ":"]
@@ -29,8 +29,8 @@ Operand = str | datetime | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A field against a value. `:` asks whether a text has it in it, whether a map has the key, and
-    with `*` whether there is anything at all.
+    """A field compared with a value. `:` tests whether a text contains the value, or whether a map has
+    the key; with `*`, whether the field has a value at all.
     """
 
     path: Path
@@ -40,21 +40,21 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """All of them hold; so it holds of everything if there are none."""
+    """All parts match. Without parts, everything matches."""
 
     parts: tuple["Filter", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Some:
-    """One of them holds at least."""
+    """At least one of the parts matches."""
 
     parts: tuple["Filter", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """It does not hold."""
+    """The part does not match."""
 
     part: "Filter"
 
@@ -72,22 +72,22 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|
 
 
 def parse_filter(text: str | None, fields: Mapping[str, Kind]) -> Filter:
-    """The filter; one that holds of everything where there is no text. `fields` are by their names
-    in snake_case.
+    """The filter; without a text, a filter that matches everything. The names in `fields` are in
+    snake_case.
 
-    Raises `InvalidEventError` with the position of what is wrong.
+    Raises `InvalidEventError` with the position of the fault.
     """
     parser = _Parser(text or "", fields)
     return parser.expression_to_end() if parser.tokens else All()
 
 
 def matches(filter_: Filter, get: Callable[[Path], Any]) -> bool:
-    """Whether it holds of what `get` gives by paths: texts, times, maps, or None for what is not
-    there, of which nothing but `!=` holds.
+    """Whether the filter matches the values that `get` returns for paths: texts, times, maps, or None
+    for a field without a value, which only `!=` matches.
     """
     match filter_:
         case Comparison():
-            return _compares(filter_, get(filter_.path))
+            return _compare(filter_, get(filter_.path))
         case All():
             return all(matches(part, get) for part in filter_.parts)
         case Some():
@@ -99,8 +99,8 @@ def matches(filter_: Filter, get: Callable[[Path], Any]) -> bool:
 
 
 def equalities(filter_: Filter) -> dict[Path, Operand]:
-    """The values that fields have in all that it holds of, so that an index can find those. It may
-    hold of less than that.
+    """Fields and values that every match has, so that an index can find candidates. Not every item
+    with these values need match.
     """
     match filter_:
         case Comparison(path, "=", value):
@@ -111,25 +111,34 @@ def equalities(filter_: Filter) -> dict[Path, Operand]:
             return {}
 
 
-def _compares(comparison: Comparison, found: Any) -> bool:
+def label_equalities(filter_: Filter) -> dict[str, str]:
+    """The labels among the `equalities`."""
+    return {
+        path[1]: str(value)
+        for path, value in equalities(filter_).items()
+        if path[0] == "labels" and len(path) > 1
+    }
+
+
+def _compare(comparison: Comparison, actual: Any) -> bool:
     operator, value = comparison.operator, comparison.value
     if operator == "!=":
-        return bool(found != value)
-    if found is None:
+        return bool(actual != value)
+    if actual is None:
         return False
     match operator:
         case "=":
-            return bool(found == value)
+            return bool(actual == value)
         case ":":
-            return (value == "*" and bool(found)) or (isinstance(value, str) and value in found)
+            return (value == "*" and bool(actual)) or (isinstance(value, str) and value in actual)
         case "<":
-            return bool(found < value)
+            return bool(actual < value)
         case "<=":
-            return bool(found <= value)
+            return bool(actual <= value)
         case ">":
-            return bool(found > value)
+            return bool(actual > value)
         case ">=":
-            return bool(found >= value)
+            return bool(actual >= value)
         case _:
             assert_never(operator)
 
@@ -141,72 +150,72 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """Takes tokens from the first to the last."""
+    """A recursive descent over the tokens."""
 
     def __init__(self, text: str, fields: Mapping[str, Kind]) -> None:
         self.tokens: Sequence[_Token] = list(_tokens(text))
         self._fields = fields
-        self._next = 0
+        self._position = 0
         self._depth = 0
         self._end = _Token("end", "the end", len(text))
 
     def expression_to_end(self) -> Filter:
-        found = self._expression()
-        if self._here.kind != "end":
-            raise _unexpected(self._here)
-        return found
+        expression = self._expression()
+        if self._next_token.kind != "end":
+            raise _unexpected(self._next_token)
+        return expression
 
     @property
-    def _here(self) -> _Token:
-        return self.tokens[self._next] if self._next < len(self.tokens) else self._end
+    def _next_token(self) -> _Token:
+        return self.tokens[self._position] if self._position < len(self.tokens) else self._end
 
     def _take(self) -> _Token:
-        token = self._here
-        self._next += 1
+        token = self._next_token
+        self._position += 1
         return token
 
     def _expression(self) -> Filter:
         parts = [self._factor()]
-        while self._here.kind != "end" and self._here.text != ")":
-            if _is(self._here, "AND"):
+        while self._next_token.kind != "end" and self._next_token.text != ")":
+            if _is(self._next_token, "AND"):
                 self._take()
             parts.append(self._factor())
         return parts[0] if len(parts) == 1 else All(tuple(parts))
 
     def _factor(self) -> Filter:
         parts = [self._term()]
-        while _is(self._here, "OR"):
+        while _is(self._next_token, "OR"):
             self._take()
             parts.append(self._term())
         return parts[0] if len(parts) == 1 else Some(tuple(parts))
 
     def _term(self) -> Filter:
-        if _is(self._here, "NOT"):
+        if _is(self._next_token, "NOT"):
             self._take()
             return Not(self._simple())
         return self._simple()
 
     def _simple(self) -> Filter:
-        if not _is(self._here, "("):
+        if not _is(self._next_token, "("):
             return self._comparison()
         opened = self._take()
         self._depth += 1
         if self._depth > _DEPTH_MAX:
-            raise _wrong(f"nested deeper than {_DEPTH_MAX} levels", opened)
-        found = self._expression()
-        if not _is(self._here, ")"):
-            raise _wrong("the parenthesis is not closed", opened)
+            raise _error(f"nested deeper than {_DEPTH_MAX} levels", opened)
+        expression = self._expression()
+        if not _is(self._next_token, ")"):
+            raise _error("the parenthesis is not closed", opened)
         self._take()
         self._depth -= 1
-        return found
+        return expression
 
     def _comparison(self) -> Comparison:
-        begin = self._here
+        begin = self._next_token
         path = self._path()
         kind = self._kind(path, begin)
         sign = self._take()
         if sign.kind != "sign" or sign.text in "().":
-            raise _wrong("an operator is expected", sign)
+            raise _error("an operator is expected", sign)
         operator = cast(Operator, sign.text)
         return Comparison(path, operator, self._value(kind, operator))
 
@@ -215,7 +224,7 @@ class _Parser:
         if first.kind != "word":
             raise _unexpected(first)
         steps = []
-        while _is(self._here, "."):
+        while _is(self._next_token, "."):
             self._take()
             step = self._take()
             if step.kind not in ("word", "text"):
@@ -227,13 +236,13 @@ class _Parser:
         kind = self._fields.get(path[0])
         if kind is None or (len(path) > 1 and kind != "map"):
             known = ", ".join(name + (".KEY" if kind == "map" else "") for name, kind in self._fields.items())
-            raise _wrong(f"{'.'.join(path)} is not a field to filter by; those are {known}", begin)
+            raise _error(f"{'.'.join(path)} is not a field to filter by; use one of {known}", begin)
         return "text" if len(path) > 1 else kind
 
     def _value(self, kind: Kind, operator: Operator) -> Operand:
         token = self._value_token()
         if token.kind not in ("word", "text"):
-            raise _wrong("a value is expected", token)
+            raise _error("a value is expected", token)
         text = _plain(token)
         match kind:
             case "text":
@@ -246,14 +255,14 @@ class _Parser:
                 assert_never(kind)
 
     def _value_token(self) -> _Token:
-        """One token, or as many as a time or a number without quotes is taken apart into."""
+        """One token; of a time or a number without quotes, all tokens that it was split into."""
         first = self._take()
         if first.kind != "word":
             return first
         text = first.text
         while (
-            self._here.text in (".", ":") or self._here.kind == "word"
-        ) and self._here.position == first.position + len(text):
+            self._next_token.text in (".", ":") or self._next_token.kind == "word"
+        ) and self._next_token.position == first.position + len(text):
             text += self._take().text
         return first._replace(text=text)
 
@@ -261,16 +270,16 @@ class _Parser:
 def _tokens(text: str) -> Iterator[_Token]:
     position, end = 0, len(text.rstrip())
     while position < end:
-        found = _TOKEN.match(text, position)
-        if found is None:
+        token = _TOKEN.match(text, position)
+        if token is None:
             begin = position + len(text[position:]) - len(text[position:].lstrip())
-            raise _wrong(
-                "it is not closed" if text[begin] in "\"'" else "it means nothing",
+            raise _error(
+                "the quote is not closed" if text[begin] in "\"'" else "this character is not allowed here",
                 _Token("", text[begin], begin),
             )
-        kind = str(found.lastgroup)
-        yield _Token(kind, found[kind], found.start(kind))
-        position = found.end()
+        kind = str(token.lastgroup)
+        yield _Token(kind, token[kind], token.start(kind))
+        position = token.end()
 
 
 def _is(token: _Token, text: str) -> bool:
@@ -278,21 +287,21 @@ def _is(token: _Token, text: str) -> bool:
 
 
 def _plain(token: _Token) -> str:
-    """What is between the quotes, if there are any: a sign behind a backslash is itself."""
+    """The token without quotes; a backslash stands for the character after it."""
     return re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL) if token.kind == "text" else token.text
 
 
 def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: "_" + found[1].lower(), camel_name(name))
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda letter: "_" + letter[1].lower(), camel_name(name))
 
 
 def _time(text: str, operator: Operator, token: _Token) -> datetime:
     if operator == ":" or not _TIME.fullmatch(text):
-        raise _wrong('a time is compared, with a text such as "2030-01-02T03:04:05Z"', token)
+        raise _error('compare a time with a text such as "2030-01-02T03:04:05Z"', token)
     try:
         return datetime.fromisoformat(text.upper())
     except ValueError as error:
-        raise _wrong(str(error), token) from error
+        raise _error(str(error), token) from error
 
 
 def _map(text: str, operator: Operator, token: _Token) -> str | Mapping[str, Any]:
@@ -303,13 +312,13 @@ def _map(text: str, operator: Operator, token: _Token) -> str | Mapping[str, Any
     except ValueError:
         value = None
     if operator not in ("=", "!=") or not isinstance(value, dict):
-        raise _wrong("a whole map is compared by = or != with a JSON object in quotes", token)
+        raise _error("compare a whole map by = or != with a JSON object in quotes", token)
     return value
 
 
 def _unexpected(token: _Token) -> InvalidEventError:
-    return _wrong("a field is expected", token)
+    return _error("a field is expected", token)
 
 
-def _wrong(message: str, token: _Token) -> InvalidEventError:
+def _error(message: str, token: _Token) -> InvalidEventError:
     return InvalidEventError(f"filter: at {token.position}, {token.text!r}: {message}", field="filter")

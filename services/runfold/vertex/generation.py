@@ -30,8 +30,8 @@ from runfold.vertex.generation_documents import (
 )
 from runfold.vertex.messages import Message
 from runfold.vertex.names import Name
-from runfold.vertex.operations import done
-from runfold.vertex.requests import name_of, read
+from runfold.vertex.operations import finished_operation
+from runfold.vertex.requests import name_of, read_message
 
 _ACTIONS: Final[dict[str, Literal["CREATED", "UPDATED", "DELETED"]]] = {
     "C": "CREATED",
@@ -45,30 +45,30 @@ def generation_routes(generation: Generation) -> RouteGroup:
     """What its generator speaks to it says itself, or raises while there is no connection."""
 
     async def generate(request: Request) -> Response:
-        engine, asked, now = name_of(request), await read(request, Generate), datetime.now(UTC)
+        engine, asked, now = name_of(request), await read_message(request, Generate), datetime.now(UTC)
         generated = await generation.generator().generate(
             bank_id(engine.engine_id), asked.scope, asked.source(), asked.options(now)
         )
         response = GenerateResponse.of(generated, engine)
-        return done(engine, "generateMemories", response, *map(_fact, generated))
+        return finished_operation(engine, "generateMemories", response, *map(_fact, generated))
 
     async def generated(name: Name, facts: Sequence[str]) -> Message:
         return GenerateResponse.of([_generated(fact) for fact in facts], name)
 
     async def ingest_events(request: Request) -> Response:
-        engine, asked, now = name_of(request), await read(request, IngestEvents), datetime.now(UTC)
+        engine, asked, now = name_of(request), await read_message(request, IngestEvents), datetime.now(UTC)
         bank = await generation.generator().memories.bank(bank_id(engine.engine_id))
         await generation.streams.ingest(
             bank.bank_id,
             asked.scope,
             asked.stream_id,
-            [event.ours() for event in asked.direct_contents_source.events or []],
+            [event.to_runfold() for event in asked.direct_contents_source.events or []],
             rule=asked.rule(),
             default_rule=ingestion_rule(bank),
             options=asked.options(now),
             force_flush=asked.force_flush,
         )
-        return done(engine, "ingestEvents", IngestResponse())
+        return finished_operation(engine, "ingestEvents", IngestResponse())
 
     async def ingested(_: Name, __: Sequence[str]) -> Message:
         return IngestResponse()

@@ -22,9 +22,9 @@ from runfold.generation.triggers import TriggerRule
 from runfold.vertex.memory_documents import (
     MEMORIES,
     REVISIONS,
-    Lasting,
     MetadataMessage,
-    RevisionWishes,
+    RevisionParameters,
+    TimeToLive,
     TopicMessage,
     expiry,
     metadata_of,
@@ -32,7 +32,7 @@ from runfold.vertex.memory_documents import (
 )
 from runfold.vertex.messages import PACKAGE, Fields, Message, Timestamp
 from runfold.vertex.names import Name
-from runfold.vertex.session_documents import SESSIONS, our_id
+from runfold.vertex.session_documents import SESSIONS, runfold_id
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import Fact, Scope
 
@@ -47,7 +47,7 @@ class DirectMemory(Message):
 class DirectMemoriesSource(Message):
     direct_memories: Annotated[list[DirectMemory], Field(min_length=1, max_length=DIRECT_FACTS_MAX)]
 
-    def ours(self) -> Source:
+    def to_runfold(self) -> Source:
         return DirectFacts(
             [NewFact(text=one.fact, topics=topics_of(one.topics)) for one in self.direct_memories]
         )
@@ -60,7 +60,7 @@ class ContentEvent(Message):
 class DirectContentsSource(Message):
     events: Annotated[list[ContentEvent], Field(min_length=1)]
 
-    def ours(self) -> Source:
+    def to_runfold(self) -> Source:
         return Contents([event.content for event in self.events])
 
 
@@ -71,7 +71,7 @@ class VertexSessionSource(Message):
     start_time: Timestamp | None = None
     end_time: Timestamp | None = None
 
-    def ours(self) -> Source:
+    def to_runfold(self) -> Source:
         """Raises `InvalidEventError` for what is not the name of a session."""
         name = Name.parse(self.session)
         if name.id_in(SESSIONS) is None:
@@ -79,16 +79,16 @@ class VertexSessionSource(Message):
                 f"vertexSessionSource.session: {self.session!r} is not the name of a session",
                 field="vertexSessionSource.session",
             )
-        return SessionSource(our_id(name), since=self.start_time, until=self.end_time)
+        return SessionSource(runfold_id(name), since=self.start_time, until=self.end_time)
 
 
-class GenerationWishes(RevisionWishes):
+class GenerationParameters(RevisionParameters):
     """What is said of the memories that are generated."""
 
     metadata: MetadataMessage | None = None
     metadata_merge_strategy: MetadataMerge | Literal["METADATA_MERGE_STRATEGY_UNSPECIFIED"] | None = None
 
-    def wishes(self, now: datetime) -> dict[str, Any]:
+    def option_values(self, now: datetime) -> dict[str, Any]:
         """The options of a generation, those that are given."""
         strategy = self.metadata_merge_strategy
         at, ttl = self.revision_expire_time, self.revision_ttl
@@ -103,11 +103,11 @@ class GenerationWishes(RevisionWishes):
         return {name: value for name, value in given.items() if value is not None}
 
 
-class Generate(GenerationWishes):
+class Generate(GenerationParameters):
     """What memories are to be generated of, and for whom."""
 
     one_of = (
-        *RevisionWishes.one_of,
+        *RevisionParameters.one_of,
         ("direct_memories_source", "direct_contents_source", "vertex_session_source"),
     )
 
@@ -125,14 +125,14 @@ class Generate(GenerationWishes):
             raise InvalidEventError(
                 "one of directMemoriesSource, directContentsSource and vertexSessionSource is needed"
             )
-        return source.ours()
+        return source.to_runfold()
 
     def options(self, now: datetime) -> GenerationOptions:
         """Raises pydantic's `ValidationError`, and `InvalidEventError`."""
         return GenerationOptions(
             allowed_topics=topics_of(self.allowed_topics),
             disable_consolidation=bool(self.disable_consolidation),
-            **self.wishes(now),
+            **self.option_values(now),
         )
 
 
@@ -172,11 +172,11 @@ class GenerationRule(Message):
     """When memories are generated of a stream."""
 
     event_count: Annotated[int, Field(ge=1)] | None = None
-    fixed_interval: Lasting | None = None
-    idle_duration: Lasting | None = None
+    fixed_interval: TimeToLive | None = None
+    idle_duration: TimeToLive | None = None
     overlap_event_count: Annotated[int, Field(ge=0)] | None = None
 
-    def ours(self) -> TriggerRule:
+    def to_runfold(self) -> TriggerRule:
         """Raises pydantic's `ValidationError`."""
         interval, idle = self.fixed_interval, self.idle_duration
         return TriggerRule(
@@ -192,7 +192,7 @@ class GenerationTriggerConfig(Message):
 
     def rule(self) -> TriggerRule | None:
         """Raises pydantic's `ValidationError`."""
-        return self.generation_rule.ours() if self.generation_rule else None
+        return self.generation_rule.to_runfold() if self.generation_rule else None
 
 
 class IngestedEvent(Message):
@@ -200,7 +200,7 @@ class IngestedEvent(Message):
     event_id: Annotated[str, StringConstraints(min_length=1)] | None = None
     event_time: Timestamp | None = None
 
-    def ours(self) -> StreamContent:
+    def to_runfold(self) -> StreamContent:
         return StreamContent(self.content, event_id=self.event_id, event_time=self.event_time)
 
 
@@ -208,7 +208,7 @@ class IngestedContents(Message):
     events: list[IngestedEvent] | None = None
 
 
-class IngestEvents(GenerationWishes):
+class IngestEvents(GenerationParameters):
     """Contents for a stream; without any, only what is said of the stream itself."""
 
     scope: Scope
@@ -223,8 +223,8 @@ class IngestEvents(GenerationWishes):
 
     def options(self, now: datetime) -> GenerationOptions | None:
         """None: as they were. Raises pydantic's `ValidationError`, and `InvalidEventError`."""
-        wishes = self.wishes(now)
-        return GenerationOptions(**wishes) if wishes else None
+        values = self.option_values(now)
+        return GenerationOptions(**values) if values else None
 
 
 class IngestResponse(Message):

@@ -33,12 +33,12 @@ from runfold.vertex.memory_documents import (
     metadata_of,
     topics_of,
 )
-from runfold.vertex.memory_filters import Filtered, wanted_by
+from runfold.vertex.memory_filters import FilterParameters, memory_query
 from runfold.vertex.messages import PACKAGE, Empty, Message, camel_name
 from runfold.vertex.names import Name, new_id
-from runfold.vertex.operations import done
-from runfold.vertex.paging import paging
-from runfold.vertex.requests import answer, name_of, parameter, read
+from runfold.vertex.operations import finished_operation
+from runfold.vertex.paging import requested_page
+from runfold.vertex.requests import json_response, name_of, query_parameter, read_message
 from runfold_projections.memory import MemoryRecord
 from runfold_schemas.errors import InvalidEventError, RevisionNotFoundError
 
@@ -69,7 +69,7 @@ _INPUT_ONLY: Final = {
 """What a mask can name as well, and what counts without it."""
 
 
-class Purge(Filtered):
+class Purge(FilterParameters):
     """Which memories are to be deleted. Without `force` they are only counted."""
 
     force: bool = False
@@ -85,30 +85,30 @@ class Purged(Message):
 
 def memory_routes(memories: Callable[[], Memories]) -> RouteGroup:
     """`memories` gives what the routes speak to, or raises while there is no connection."""
-    state = _State(memories)
+    handlers = _MemoryHandlers(memories)
     one, many = "/reasoningEngines/{engine}/memories/{memory}", "/reasoningEngines/{engine}/memories"
     routes = [
-        Route(f"{many}:purge", state.purge, methods=["POST"]),
-        Route(f"{one}:rollback", state.rollback, methods=["POST"]),
-        Route(many, state.create, methods=["POST"]),
-        Route(many, state.list, methods=["GET"]),
-        Route(one, state.get, methods=["GET"]),
-        Route(one, state.update, methods=["PATCH"]),
-        Route(one, state.delete, methods=["DELETE"]),
+        Route(f"{many}:purge", handlers.purge, methods=["POST"]),
+        Route(f"{one}:rollback", handlers.rollback, methods=["POST"]),
+        Route(many, handlers.create, methods=["POST"]),
+        Route(many, handlers.list, methods=["GET"]),
+        Route(one, handlers.get, methods=["GET"]),
+        Route(one, handlers.update, methods=["PATCH"]),
+        Route(one, handlers.delete, methods=["DELETE"]),
     ]
     return RouteGroup(
         routes,
         {
-            "createMemory": state.written,
-            "updateMemory": state.written,
-            "deleteMemory": state.emptied,
-            "rollbackMemory": state.emptied,
-            "purgeMemories": state.purged,
+            "createMemory": handlers.written,
+            "updateMemory": handlers.written,
+            "deleteMemory": handlers.emptied,
+            "rollbackMemory": handlers.emptied,
+            "purgeMemories": handlers.purged,
         },
     )
 
 
-class _State:
+class _MemoryHandlers:
     """What the routes share, and what they do with it."""
 
     def __init__(self, memories: Callable[[], Memories]) -> None:
@@ -116,8 +116,8 @@ class _State:
 
     async def create(self, request: Request) -> Response:
         """A new memory, of a new id unless one is given: 409 where that is taken."""
-        engine, asked, now = name_of(request), await read(request, CreateMemory), datetime.now(UTC)
-        given = parameter(request, "memoryId")
+        engine, asked, now = name_of(request), await read_message(request, CreateMemory), datetime.now(UTC)
+        given = query_parameter(request, "memoryId")
         record = await self._memories().create(
             bank_id(engine.engine_id),
             asked.memory(now),
@@ -125,10 +125,10 @@ class _State:
             revision=asked.revision(now),
         )
         message = MemoryMessage.of(record, engine)
-        return done(engine.child(MEMORIES, record.memory_id), "createMemory", message)
+        return finished_operation(engine.child(MEMORIES, record.memory_id), "createMemory", message)
 
     async def get(self, request: Request) -> Response:
-        return answer(await self.written(name_of(request), ()))
+        return json_response(await self.written(name_of(request), ()))
 
     async def written(self, name: Name, _: Sequence[str]) -> Message:
         return MemoryMessage.of(await self._memories().get(bank_id(name.engine_id), memory_id(name)), name)
@@ -137,44 +137,46 @@ class _State:
         """Memories that the filter holds of, the newest first unless something else is asked
         for.
         """
-        engine, asked = name_of(request), paging(request)
-        wanted = _ordered(wanted_by(parameter(request, "filter")), parameter(request, "orderBy"))
+        engine, asked = name_of(request), requested_page(request)
+        wanted = _ordered(
+            memory_query(query_parameter(request, "filter")), query_parameter(request, "orderBy")
+        )
         found, token = await self._memories().list(
             bank_id(engine.engine_id), wanted, limit=asked.size, cursor=asked.token
         )
         shown = [MemoryMessage.of(record, engine).json_form() for record in found]
-        return answer({"memories": shown, **({"nextPageToken": token} if token else {})})
+        return json_response({"memories": shown, **({"nextPageToken": token} if token else {})})
 
     async def update(self, request: Request) -> Response:
         """What the mask names, or all that there is in the message. The scope stays as it is."""
-        name, asked, now = name_of(request), await read(request, UpdateMemory), datetime.now(UTC)
+        name, asked, now = name_of(request), await read_message(request, UpdateMemory), datetime.now(UTC)
         memories, bank = self._memories(), bank_id(name.engine_id)
-        changes = _changes(asked, parameter(request, "updateMask"), now)
+        changes = _changes(asked, query_parameter(request, "updateMask"), now)
         revision = asked.revision(now)
         if asked.scope is not None:
             _check_scope(await memories.get(bank, memory_id(name)), asked.scope)
         record = await memories.update(bank, memory_id(name), changes, revision=revision)
-        return done(name, "updateMemory", MemoryMessage.of(record, name))
+        return finished_operation(name, "updateMemory", MemoryMessage.of(record, name))
 
     async def delete(self, request: Request) -> Response:
         name = name_of(request)
         await self._memories().delete(bank_id(name.engine_id), memory_id(name))
-        return done(name, "deleteMemory", Empty())
+        return finished_operation(name, "deleteMemory", Empty())
 
     async def rollback(self, request: Request) -> Response:
-        name, asked = name_of(request), await read(request, Rollback)
+        name, asked = name_of(request), await read_message(request, Rollback)
         bank, memory = bank_id(name.engine_id), memory_id(name)
         await self._memories().rollback(bank, memory, _revision_id(asked.target_revision_id, name))
-        return done(name, "rollbackMemory", Empty())
+        return finished_operation(name, "rollbackMemory", Empty())
 
     async def emptied(self, _: Name, __: Sequence[str]) -> Message:
         return Empty()
 
     async def purge(self, request: Request) -> Response:
-        engine, asked = name_of(request), await read(request, Purge)
-        wanted = wanted_by(asked.filter, asked.filter_groups or [])
+        engine, asked = name_of(request), await read_message(request, Purge)
+        wanted = memory_query(asked.filter, asked.filter_groups or [])
         count = await self._memories().purge(bank_id(engine.engine_id), wanted, force=asked.force)
-        return done(engine, "purgeMemories", Purged(purge_count=count), str(count))
+        return finished_operation(engine, "purgeMemories", Purged(purge_count=count), str(count))
 
     async def purged(self, _: Name, facts: Sequence[str]) -> Message:
         if len(facts) != 1 or not _COUNT.fullmatch(facts[0]):

@@ -24,7 +24,7 @@ REVISIONS: Final = "revisions"
 NATURAL_LANGUAGE: Final = "NATURAL_LANGUAGE_COLLECTION"
 """The type of every memory here."""
 
-FILTERED: Final[Mapping[str, Kind]] = {
+FILTER_FIELDS: Final[Mapping[str, Kind]] = {
     "fact": "text",
     "scope": "map",
     "display_name": "text",
@@ -42,7 +42,7 @@ def _positive(length: timedelta) -> timedelta:
     return length
 
 
-Lasting = Annotated[Duration, AfterValidator(_positive)]
+TimeToLive = Annotated[Duration, AfterValidator(_positive)]
 """A time to live."""
 
 
@@ -56,7 +56,7 @@ class TopicMessage(Message):
     def of(cls, topic: MemoryTopic) -> "TopicMessage":
         return cls(managed_memory_topic=topic.managed, custom_memory_topic_label=topic.custom)
 
-    def ours(self) -> MemoryTopic:
+    def to_runfold(self) -> MemoryTopic:
         return topic_of(self.managed_memory_topic, self.custom_memory_topic_label)
 
 
@@ -88,7 +88,7 @@ class MetadataValue(Message):
             raise ValueError("one of stringValue, doubleValue, boolValue and timestampValue is needed")
         return self
 
-    def ours(self) -> bool | float | str | Moment:
+    def to_runfold(self) -> bool | float | str | Moment:
         if self.timestamp_value is not None:
             return Moment(timestamp=self.timestamp_value)
         values = (self.string_value, self.double_value, self.bool_value)
@@ -165,14 +165,14 @@ class RevisionMessage(Message):
         )
 
 
-class RevisionWishes(Message):
+class RevisionParameters(Message):
     """What a request says of the revision that it leaves."""
 
     one_of: ClassVar[tuple[tuple[str, ...], ...]] = (("revision_ttl", "revision_expire_time"),)
 
     disable_memory_revisions: bool | None = None
     revision_labels: Labels | None = None
-    revision_ttl: Lasting | None = None
+    revision_ttl: TimeToLive | None = None
     revision_expire_time: Timestamp | None = None
 
     def revision(self, now: datetime) -> RevisionOptions:
@@ -184,14 +184,14 @@ class RevisionWishes(Message):
         )
 
 
-class _Written(RevisionWishes):
+class _MemoryInput(RevisionParameters):
     """What a memory is written with."""
 
-    one_of = (*RevisionWishes.one_of, ("ttl", "expire_time"))
+    one_of = (*RevisionParameters.one_of, ("ttl", "expire_time"))
 
     display_name: DisplayName | None = None
     description: Annotated[str, StringConstraints(max_length=10_000)] | None = None
-    ttl: Lasting | None = None
+    ttl: TimeToLive | None = None
     expire_time: Timestamp | None = None
     topics: list[TopicMessage] | None = None
     metadata: MetadataMessage | None = None
@@ -201,7 +201,7 @@ class _Written(RevisionWishes):
         return expiry(self.ttl, self.expire_time, now, field="expireTime")
 
 
-class CreateMemory(_Written):
+class CreateMemory(_MemoryInput):
     """A memory to create."""
 
     fact: Fact
@@ -220,7 +220,7 @@ class CreateMemory(_Written):
         )
 
 
-class UpdateMemory(_Written):
+class UpdateMemory(_MemoryInput):
     """What changes of a memory."""
 
     fact: Fact | None = None
@@ -248,14 +248,14 @@ def topic_of(managed: str | None, custom: str | None) -> MemoryTopic:
 
 
 def topics_of(topics: Sequence[TopicMessage] | None) -> tuple[MemoryTopic, ...]:
-    return tuple(topic.ours() for topic in topics or [])
+    return tuple(topic.to_runfold() for topic in topics or [])
 
 
 def metadata_of(metadata: Mapping[str, MetadataValue] | None) -> dict[str, Any]:
-    return {key: value.ours() for key, value in (metadata or {}).items()}
+    return {key: value.to_runfold() for key, value in (metadata or {}).items()}
 
 
-def field_of(record: MemoryRecord, path: Path) -> Any:
+def filter_value(record: MemoryRecord, path: Path) -> Any:
     """What a filter asks for."""
     memory = record.memory
     match path:

@@ -1,4 +1,4 @@
-"""Which memories are wanted: by a filter in words, and by groups of filters of their metadata."""
+"""Filters of memories: a filter as a text, and groups of filters on their metadata."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,17 +8,17 @@ from pydantic import Field
 
 from runfold.client.memory import MemoriesWanted
 from runfold.vertex.filters import equalities, matches, parse_filter
-from runfold.vertex.memory_documents import FILTERED, MetadataValue, field_of
+from runfold.vertex.memory_documents import FILTER_FIELDS, MetadataValue, filter_value
 from runfold.vertex.messages import Message
 from runfold_projections.memory import MemoryRecord
 from runfold_schemas.memories import Moment
 
-Matches = Callable[[MemoryRecord], bool]
+Predicate = Callable[[MemoryRecord], bool]
 
 
 class MemoryFilter(Message):
-    """A value of metadata against another one. What is of another type, or not there, it does not
-    hold of.
+    """A value of metadata compared with another one. A missing value, or one of another type, does
+    not match.
     """
 
     key: str
@@ -26,69 +26,68 @@ class MemoryFilter(Message):
     op: Literal["OPERATOR_UNSPECIFIED", "EQUAL", "GREATER_THAN", "LESS_THAN"] = "EQUAL"
     negate: bool = False
 
-    def holds(self, record: MemoryRecord) -> bool:
-        return self._compares(record) is not self.negate
+    def matches(self, record: MemoryRecord) -> bool:
+        return self._compare(record) is not self.negate
 
-    def _compares(self, record: MemoryRecord) -> bool:
-        found, value = _plain(record.memory.metadata.get(self.key)), _plain(self.value.ours())
-        if type(found) is not type(value):
+    def _compare(self, record: MemoryRecord) -> bool:
+        actual, value = _plain(record.memory.metadata.get(self.key)), _plain(self.value.to_runfold())
+        if type(actual) is not type(value):
             return False
         match self.op:
             case "GREATER_THAN":
-                return bool(found > value)
+                return bool(actual > value)
             case "LESS_THAN":
-                return bool(found < value)
+                return bool(actual < value)
             case _:
-                return bool(found == value)
+                return bool(actual == value)
 
 
 class Conjunction(Message):
-    """All of these hold."""
+    """All of these filters match."""
 
     filters: Annotated[list[MemoryFilter], Field(min_length=1)]
 
-    def holds(self, record: MemoryRecord) -> bool:
-        return all(each.holds(record) for each in self.filters)
+    def matches(self, record: MemoryRecord) -> bool:
+        return all(each.matches(record) for each in self.filters)
 
 
-class Filtered(Message):
-    """What a request filters by: the text, and one of the groups at least."""
+class FilterParameters(Message):
+    """The filters of a request. The text matches, and at least one of the groups."""
 
     filter: str | None = None
     filter_groups: list[Conjunction] | None = None
 
-    def matches(self) -> Matches | None:
-        """None: all are wanted. Raises `InvalidEventError`."""
-        return _both(matching(self.filter), self.filter_groups or [])
+    def predicate(self) -> Predicate | None:
+        """The filters as a predicate; None: all memories match. Raises `InvalidEventError`."""
+        return _combine(_parse_predicate(self.filter), self.filter_groups or [])
 
 
-def matching(text: str | None) -> Matches | None:
-    """Whether the filter holds of a memory; None where it holds of all. Raises
-    `InvalidEventError`.
+def memory_query(text: str | None, groups: Sequence[Conjunction] = ()) -> MemoriesWanted:
+    """The query of a list. If the filter names a whole scope, only memories of that scope are read.
+    Raises `InvalidEventError`.
     """
+    scope = equalities(parse_filter(text, FILTER_FIELDS)).get(("scope",))
+    texts = {str(key): str(value) for key, value in scope.items()} if isinstance(scope, dict) else None
+    return MemoriesWanted(scope=texts, matches=_combine(_parse_predicate(text), groups))
+
+
+def _parse_predicate(text: str | None) -> Predicate | None:
     if not text:
         return None
-    wanted = parse_filter(text, FILTERED)
-    return lambda record: matches(wanted, partial(field_of, record))
+    filter_ = parse_filter(text, FILTER_FIELDS)
+    return lambda record: matches(filter_, partial(filter_value, record))
 
 
-def wanted_by(text: str | None, groups: Sequence[Conjunction] = ()) -> MemoriesWanted:
-    """The memories of a list; where the whole scope is named, only those are read. Raises
-    `InvalidEventError`.
-    """
-    scope = equalities(parse_filter(text, FILTERED)).get(("scope",))
-    same = {str(key): str(value) for key, value in scope.items()} if isinstance(scope, dict) else None
-    return MemoriesWanted(scope=same, matches=_both(matching(text), groups))
-
-
-def _both(holds: Matches | None, groups: Sequence[Conjunction]) -> Matches | None:
+def _combine(predicate: Predicate | None, groups: Sequence[Conjunction]) -> Predicate | None:
     if not groups:
-        return holds
-    return lambda record: (holds is None or holds(record)) and any(group.holds(record) for group in groups)
+        return predicate
+    return lambda record: (
+        (predicate is None or predicate(record)) and any(group.matches(record) for group in groups)
+    )
 
 
 def _plain(value: Any) -> Any:
-    """What can be compared of a value of metadata."""
+    """A value of metadata in a form that can be compared."""
     match value:
         case Moment():
             return value.timestamp

@@ -1,8 +1,8 @@
-"""Messages as JSON: what all of them have in common.
+"""Messages of the protocol as JSON.
 
 Google's clients write the fields of a message in camelCase at the top and in snake_case further in,
-so both are taken everywhere. Answers have camelCase. Fields that we do not know are passed over, as
-the protocol wants.
+so both are accepted everywhere. Answers are in camelCase. Unknown fields are ignored, as the
+protocol requires.
 """
 
 import re
@@ -49,7 +49,7 @@ OPAQUE: Final = frozenset(
         "stateDelta",
     }
 )
-"""Fields whose values are their writers' own: no key in them is a field's name."""
+"""Fields with any JSON as their value: the keys in it are not names of fields."""
 
 
 class Message(BaseModel):
@@ -64,10 +64,10 @@ class Message(BaseModel):
     )
 
     proto: ClassVar[str] = "google.protobuf.Struct"
-    """The type's full name, for where an answer has to say which message it is."""
+    """The type's full name, for answers that have to contain it."""
 
     one_of: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    """Groups of fields of which one may be given."""
+    """Groups of fields; of each group, at most one field may be given."""
 
     @model_validator(mode="after")
     def _has_one_of_each(self) -> Self:
@@ -78,23 +78,20 @@ class Message(BaseModel):
         return self
 
     def json_form(self) -> dict[str, Any]:
-        """The message as JSON has it: without fields that say nothing, and with the nulls in opaque
-        values.
-        """
+        """The message as JSON, without fields that are None. Nulls within opaque values are kept."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 class Empty(Message):
-    """Says nothing."""
+    """A message without fields."""
 
     proto = "google.protobuf.Empty"
 
 
 def camel(value: Any, *, depth: int = 0) -> Any:
-    """JSON with the names of fields in camelCase, but for what is below opaque fields.
+    """JSON with the names of fields in camelCase; the values of opaque fields stay as they are.
 
-    For messages of which we do not know every field. Raises `ValueError` for what is nested too
-    deep.
+    For messages with fields that we do not know. Raises `ValueError` if the JSON is nested too deep.
     """
     if depth > _DEPTH_MAX:
         raise ValueError(f"nested deeper than {_DEPTH_MAX} levels")
@@ -111,14 +108,14 @@ def camel(value: Any, *, depth: int = 0) -> Any:
 
 
 def camel_name(name: str) -> str:
-    """The name in camelCase; one that is so already stays as it is."""
+    """The name in camelCase; a name that is in camelCase already stays as it is."""
     first, *others = name.split("_")
     return first + "".join(word[:1].upper() + word[1:] for word in others) if first and others else name
 
 
 def rfc3339(time: datetime) -> str:
-    """To the microsecond, in UTC; of a time for which UTC has no year, the first or the last that
-    there is.
+    """The time in UTC, to the microsecond. A time that is out of range in UTC becomes the first or
+    the last time there is.
     """
     try:
         time = time.astimezone(UTC)
@@ -141,7 +138,7 @@ def _duration(value: Any) -> Any:
         raise ValueError('a duration is seconds with an s, such as "3.5s"')
     sign, seconds, fraction = found.groups()
     if int(seconds) > TTL_SECONDS_MAX:
-        raise ValueError(f"a duration has {TTL_SECONDS_MAX} seconds at the most")
+        raise ValueError(f"a duration has at most {TTL_SECONDS_MAX} seconds")
     length = timedelta(seconds=int(seconds), microseconds=int((fraction or "0").ljust(9, "0")[:6]))
     return -length if sign else length
 
@@ -153,10 +150,10 @@ def _seconds(length: timedelta) -> str:
 
 
 Timestamp = Annotated[Time, BeforeValidator(_text), PlainSerializer(rfc3339, when_used="json")]
-"""With a zone, any; given out in UTC with its microseconds."""
+"""A time with any zone; written in UTC with microseconds."""
 
 Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(_seconds, when_used="json")]
-"""Seconds and an `s`, of a hundred years at the most."""
+"""A text of seconds and an `s`; at most a hundred years."""
 
 Fields = Annotated[dict[str, Any], AfterValidator(camel)]
-"""A message that is kept as it comes, its fields in camelCase."""
+"""A message that is stored with all its fields, in camelCase."""

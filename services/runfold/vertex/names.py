@@ -1,9 +1,8 @@
-"""Names of resources: `projects/{p}/locations/{l}/reasoningEngines/{e}/sessions/{s}`, or from
-`reasoningEngines` on.
+"""Names of resources: `projects/{p}/locations/{l}/reasoningEngines/{e}/sessions/{s}`, or without
+project and location.
 
-Which project and location somebody says is of no account here: what tells resources apart are the
-ids from the engine on. They are kept all the same, so that a client finds in every answer the names
-that it asked with.
+Runfold ignores project and location: only the ids from the engine on distinguish resources. A name
+keeps them nevertheless, so that a client gets answers with the names that it sent.
 """
 
 import re
@@ -25,10 +24,10 @@ _ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._~-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """The name of a resource, or of a location where `path` is empty. `str` gives it in full."""
+    """The name of a resource, or of a location if `path` is empty. `str` returns the full name."""
 
     path: tuple[tuple[str, str], ...] = ()
-    """Collections, each with the id in it: `(("reasoningEngines", "1"), ("sessions", "2"))`."""
+    """Collections, each with an id: `(("reasoningEngines", "1"), ("sessions", "2"))`."""
     project: str = PROJECT
     location: str = LOCATION
 
@@ -41,17 +40,19 @@ class Name:
         pairs = tuple(zip(steps[::2], map(unquote, steps[1::2]), strict=True))
         match pairs:
             case (("projects", project), ("locations", location), *path):
-                found = cls(tuple(path), project, location)
+                name = cls(tuple(path), project, location)
             case _:
-                found = cls(pairs)
-        if found.path and found.path[0][0] != ENGINES:
-            raise InvalidEventError(f"{text!r} does not name anything in an engine", field="name")
-        return found
+                name = cls(pairs)
+        if name.path and name.path[0][0] != ENGINES:
+            raise InvalidEventError(
+                f"{text!r} is not the name of an engine, or of a resource in an engine", field="name"
+            )
+        return name
 
     def __str__(self) -> str:
         pairs = (("projects", self.project), ("locations", self.location), *self.path)
-        # An id that our own verbs chose may have any sign in it, and clients put names into their
-        # paths as they are.
+        # An id may be created through Runfold's own API, with any characters. Clients do not escape
+        # names in paths, so they are escaped here.
         return "/".join(f"{collection}/{quote(id_, safe=':')}" for collection, id_ in pairs)
 
     def child(self, collection: str, id_: str) -> "Name":
@@ -63,12 +64,12 @@ class Name:
 
     @property
     def id(self) -> str:
-        """The last one in it."""
+        """The last id in the name."""
         return self.path[-1][1]
 
     @property
     def engine(self) -> "Name":
-        """The engine that it belongs to."""
+        """The name of the resource's engine."""
         return Name(self.path[:1], self.project, self.location)
 
     @property
@@ -76,25 +77,25 @@ class Name:
         return self.path[0][1]
 
     def id_in(self, collection: str) -> str | None:
-        """The id that it has in this collection, if it leads through it."""
+        """The id in this collection; None if the name does not contain the collection."""
         return dict(self.path).get(collection)
 
 
 def new_id() -> str:
-    """The id of a new resource, which is a number as the product's are: ADK takes nothing else for
-    an engine's. Of 19 digits, and sorted by the microsecond of its making.
+    """The id of a new resource: a number of 19 digits, because ADK accepts only numbers as ids of
+    engines. Ids are sorted by the microsecond of their creation.
     """
     return f"{time.time_ns() // 1000}{secrets.randbelow(1000):03}"
 
 
 def checked_id(text: str, *, field: str) -> str:
-    """An id that somebody chose for a new resource. Raises `InvalidEventError` for one that a URL
-    could not hold as it is: clients put names into their paths without escaping anything.
+    """An id that the client chose for a new resource. Raises `InvalidEventError` if a URL could not
+    contain it unescaped, because clients do not escape names in paths.
     """
     if not _ID.fullmatch(text):
         raise InvalidEventError(
-            f"{field}: {text!r} is not an id: up to 128 letters, digits, `-`, `_`, `.` and `~`, the first of them a letter,"
-            " a digit or `_`",
+            f"{field}: {text!r} is not an id: use up to 128 letters, digits, `-`, `_`, `.` and `~`,"
+            " and begin with a letter, a digit or `_`",
             field=field,
         )
     return text

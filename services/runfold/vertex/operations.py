@@ -1,9 +1,8 @@
-"""Long-running operations, none of which runs long: each is done when it is first answered.
+"""Long-running operations, all of which are finished in the first answer.
 
-Clients may ask again all the same, by its name, and another process than the first may be asked. So
-nothing is stored: the id says what was done, the name in front of it to what, and the answer is
-what can be read of that now. An id that somebody makes up therefore tells nothing that could not be
-read without it.
+A client may read an operation again by its name, and from another process. Nothing is stored for
+that: the operation's id contains the verb, the name before it is the resource, and the answer is
+read from the resource as it is then. So an invented id reveals only what is readable without it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,13 +16,13 @@ from starlette.routing import Route
 from runfold.vertex.errors import WireError
 from runfold.vertex.messages import Message, rfc3339
 from runfold.vertex.names import Name
-from runfold.vertex.paging import place_of, token_of
-from runfold.vertex.requests import answer, name_of
+from runfold.vertex.paging import token_of, token_values
+from runfold.vertex.requests import json_response, name_of
 from runfold_schemas.errors import InvalidEventError
 
-Answer = Callable[[Name, Sequence[str]], Awaitable[Message]]
-"""What an operation has led to: of the resource it belongs to, and the facts that were kept in its
-id. It may raise that the resource is not there any more.
+ResultReader = Callable[[Name, Sequence[str]], Awaitable[Message]]
+"""Reads the result of an operation again. It gets the resource, and the details that were kept in the
+operation's id. It may raise an error if the resource does not exist any more.
 """
 
 _PARENTS = (
@@ -33,24 +32,24 @@ _PARENTS = (
 )
 
 
-def done(parent: Name, verb: str, response: Message, *facts: str) -> Response:
-    """A finished operation. `verb` is what `answers` of `operation_routes` know it by; `facts` are
-    what they need besides the name of the parent.
+def finished_operation(parent: Name, verb: str, response: Message, *details: str) -> Response:
+    """The answer with a finished operation. `verb` selects the reader of its result, which needs the
+    `details` besides the name of the resource.
     """
     now = f"{datetime.now(UTC).timestamp():.6f}"
-    return answer(_operation(parent.child("operations", token_of(verb, now, *facts)), now, response))
+    return json_response(_operation(parent.child("operations", token_of(verb, now, *details)), now, response))
 
 
-def operation_routes(answers: Mapping[str, Answer]) -> list[Route]:
-    """`GET …/operations/{operation}`; `answers` by the verbs that `done` was called with."""
+def operation_routes(readers: Mapping[str, ResultReader]) -> list[Route]:
+    """`GET …/operations/{operation}`. The keys of `readers` are the verbs of `finished_operation`."""
 
     async def read_operation(request: Request) -> Response:
         parent, id_ = name_of(request), request.path_params["operation"]
-        verb, now, *facts = _said(id_)
-        if verb not in answers:
+        verb, now, *details = _parse_id(id_)
+        if verb not in readers:
             raise _no_operation(id_)
-        response = await answers[verb](parent, facts)
-        return answer(_operation(parent.child("operations", id_), now, response))
+        response = await readers[verb](parent, details)
+        return json_response(_operation(parent.child("operations", id_), now, response))
 
     return [Route(f"{parent}/operations/{{operation}}", read_operation) for parent in _PARENTS]
 
@@ -65,16 +64,16 @@ def _operation(name: Name, now: str, response: Message) -> dict[str, Any]:
     }
 
 
-def _said(id_: str) -> list[str]:
+def _parse_id(id_: str) -> list[str]:
     try:
-        said = place_of(id_)
-        _, now, *_rest = said
+        values = token_values(id_)
+        _, now, *_rest = values
         datetime.fromtimestamp(float(now), UTC)
     except (InvalidEventError, ValueError, TypeError, OverflowError, OSError) as error:
         raise _no_operation(id_) from error
-    if not all(isinstance(each, str) for each in said):
+    if not all(isinstance(each, str) for each in values):
         raise _no_operation(id_)
-    return said
+    return values
 
 
 def _no_operation(id_: str) -> WireError:

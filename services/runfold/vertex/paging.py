@@ -1,5 +1,5 @@
-"""Pages of lists. Google's clients break on a page that is empty, so a token is given out only if
-another item is there.
+"""Pages of lists. Google's clients fail on an empty page, so an answer contains a token only if there
+is another item.
 """
 
 import base64
@@ -10,14 +10,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 from pydantic_core import from_json
 from starlette.requests import Request
 
-from runfold.vertex.requests import parameter
+from runfold.vertex.requests import query_parameter
 from runfold_schemas.errors import InvalidEventError
 
 T = TypeVar("T")
 
 Fetch = Callable[[int, str | None], Awaitable[tuple[Sequence[T], str | None]]]
-"""A verb's list: so many items at the most from its cursor on, and the cursor of what is behind
-them, if anything is.
+"""Reads a list: given a limit and a cursor, returns at most so many items from there on, and the
+cursor of the next items if there are any.
 """
 
 _DEFAULT: Final = 100
@@ -26,65 +26,68 @@ _MAX: Final = 1000
 _AT_A_TIME: Final = 100
 
 
-class Paging(NamedTuple):
-    """What is asked for: how many at the most, and from where on."""
+class PageRequest(NamedTuple):
+    """The page that a request asks for: its largest size, and the token of where it begins."""
 
     size: int
     token: str | None
 
 
-def paging(request: Request, *, default: int = _DEFAULT, most: int = _MAX) -> Paging:
-    """By `pageSize` and `pageToken`. A size of 0 is the default, and one that is too large is
-    `most`. Raises `InvalidEventError`.
+def requested_page(request: Request, *, default: int = _DEFAULT, most: int = _MAX) -> PageRequest:
+    """The page by `pageSize` and `pageToken`. A size of 0 stands for the default, and a larger size
+    than `most` for `most`. Raises `InvalidEventError`.
     """
-    size = _size(parameter(request, "pageSize") or "0")
-    return Paging(min(size or default, most), parameter(request, "pageToken"))
+    size = _size(query_parameter(request, "pageSize") or "0")
+    return PageRequest(min(size or default, most), query_parameter(request, "pageToken"))
 
 
-async def page(fetch: Fetch[T], is_wanted: Callable[[T], bool], asked: Paging) -> tuple[list[T], str | None]:
-    """The items that are wanted, as many as are asked for; and the token of the next page, if there
-    is one more of them. A token is a cursor of the verb's own: what is fetched beyond the last item
-    of a page is fetched once more up to it.
+async def fetch_page(
+    fetch: Fetch[T], matches: Callable[[T], bool], request: PageRequest
+) -> tuple[list[T], str | None]:
+    """The items of the page that match, and the token of the next page if another item matches.
+
+    A token is a cursor of the list itself. So if more items match than the page has room for, the
+    items up to the last one of the page are fetched again, to get the cursor behind it.
     """
-    found: list[T] = []
-    cursor, token = asked.token, None
-    at_a_time = limit = min(asked.size, _AT_A_TIME)
+    shown: list[T] = []
+    cursor, token = request.token, None
+    at_a_time = limit = min(request.size, _AT_A_TIME)
     while True:
-        items, following = await fetch(limit, cursor)
-        places = [place for place, item in enumerate(items) if is_wanted(item)]
-        missing = asked.size - len(found)
-        if places and not missing:
-            return found, token
-        if len(places) > missing:
-            limit = places[missing - 1] + 1
+        items, next_cursor = await fetch(limit, cursor)
+        indexes = [index for index, item in enumerate(items) if matches(item)]
+        missing = request.size - len(shown)
+        if indexes and not missing:
+            return shown, token
+        if len(indexes) > missing:
+            limit = indexes[missing - 1] + 1
             continue
-        found += [items[place] for place in places]
-        if following is None:
-            return found, None
-        if places and len(found) == asked.size:
-            token = following
-        cursor, limit = following, at_a_time
+        shown += [items[index] for index in indexes]
+        if next_cursor is None:
+            return shown, None
+        if indexes and len(shown) == request.size:
+            token = next_cursor
+        cursor, limit = next_cursor, at_a_time
 
 
-def token_of(*place: Any) -> str:
-    """A token that holds these values of JSON."""
-    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+def token_of(*values: Any) -> str:
+    """A token that contains these JSON values."""
+    return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
 
 
-def place_of(token: str) -> list[Any]:
-    """What `token_of` was given. Raises `InvalidEventError` for anything else."""
+def token_values(token: str) -> list[Any]:
+    """The values in a token of `token_of`. Raises `InvalidEventError` for any other text."""
     try:
-        said = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-        place = from_json(said, allow_inf_nan=False)
+        text = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        values = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         raise foreign_token() from error
-    if not isinstance(place, list):
+    if not isinstance(values, list):
         raise foreign_token()
-    return place
+    return values
 
 
 def foreign_token() -> InvalidEventError:
-    return InvalidEventError("pageToken: it is not one that was given out here", field="pageToken")
+    return InvalidEventError("pageToken: this is not a token of an earlier answer", field="pageToken")
 
 
 def _size(text: str) -> int:
@@ -93,5 +96,5 @@ def _size(text: str) -> int:
     except ValueError as error:
         raise InvalidEventError(f"pageSize: {text!r} is not a number", field="pageSize") from error
     if size < 0:
-        raise InvalidEventError("pageSize: less than nothing", field="pageSize")
+        raise InvalidEventError("pageSize: a size is not negative", field="pageSize")
     return size

@@ -1,9 +1,9 @@
-"""Requests taken apart, and answers: always 200, since Google's clients take any other status for
-an error.
+"""Reads requests and writes answers. The status of an answer is always 200, because Google's clients
+treat every other status as an error.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
@@ -17,8 +17,7 @@ from runfold_schemas.errors import InvalidEventError
 MessageT = TypeVar("MessageT", bound=Message)
 
 _BODY_BYTES_MAX: Final = 32 * 1024 * 1024
-"""An event alone has 8 MiB at the most, and the clients send it twice: as it is here and as it is
-with them.
+"""An event has at most 8 MiB, and clients send it twice: in this protocol's form and in their own.
 """
 
 _COLLECTIONS: Final = {
@@ -28,23 +27,21 @@ _COLLECTIONS: Final = {
     "revision": "revisions",
     "event": "events",
 }
-"""By the names that ids have in the paths of routes, and in the order that a name has them."""
+"""By the names of the routes' path parameters, in the order of a resource's name."""
 
 
 def name_of(request: Request) -> Name:
-    """The resource that the path names: with the parameters `engine`, `session`, `memory`,
-    `revision` of its route. Raises `InvalidEventError`.
-    """
-    given = request.path_params
-    path = [f"{collection}/{given[key]}" for key, collection in _COLLECTIONS.items() if key in given]
-    if "project" in given:
-        path = [f"projects/{given['project']}/locations/{given['location']}", *path]
+    """The name of the resource in the request's path. Raises `InvalidEventError`."""
+    ids = request.path_params
+    path = [f"{collection}/{ids[key]}" for key, collection in _COLLECTIONS.items() if key in ids]
+    if "project" in ids:
+        path = [f"projects/{ids['project']}/locations/{ids['location']}", *path]
     return Name.parse("/".join(path)) if path else Name()
 
 
-def parameter(request: Request, name: str) -> str | None:
-    """A parameter of the query by its name in camelCase, which may come in either spelling. An
-    empty one says nothing.
+def query_parameter(request: Request, name: str) -> str | None:
+    """A parameter of the query. `name` is in camelCase; clients may send it in snake_case too. None if
+    it is missing or empty.
     """
     for key, value in request.query_params.items():
         if camel_name(key) == name and value:
@@ -52,9 +49,9 @@ def parameter(request: Request, name: str) -> str | None:
     return None
 
 
-async def read(request: Request, kind: type[MessageT]) -> MessageT:
-    """The message in the body; an empty one for an empty body. Raises `InvalidEventError` for
-    broken JSON, and pydantic's `ValidationError`.
+async def read_message(request: Request, kind: type[MessageT]) -> MessageT:
+    """The message in the body; without a body, the message without fields. Raises
+    `InvalidEventError` if the body is not JSON, and pydantic's `ValidationError`.
     """
     body = await read_body(request, bytes_max=_BODY_BYTES_MAX)
     fields = parse_json(body) if body.strip() else {}
@@ -63,8 +60,26 @@ async def read(request: Request, kind: type[MessageT]) -> MessageT:
     return kind.model_validate(fields)
 
 
-def answer(message: Message | Mapping[str, Any]) -> Response:
-    """200 with the message."""
+def json_response(message: Message | Mapping[str, Any]) -> Response:
+    """An answer with status 200 and the message."""
     fields = message.json_form() if isinstance(message, Message) else message
-    # Python's own encoder writes integers of any size to the last digit.
+    # Python's own encoder writes integers of any size exactly.
     return Response(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(), media_type=JSON)
+
+
+def json_page(field: str, items: Sequence[Mapping[str, Any]], next_token: str | None) -> Response:
+    """An answer with a page of a list, and the token of the next page if there is one."""
+    token = {"nextPageToken": next_token} if next_token else {}
+    return json_response({field: items, **token})
+
+
+def masked_fields(mask: str, *, known: Collection[str]) -> set[str]:
+    """The fields that an update mask names, in camelCase. Raises `InvalidEventError` for a field that
+    is not among the `known`.
+    """
+    fields = {camel_name(path.strip()) for path in mask.split(",")}
+    if unknown := sorted(fields - set(known)):
+        raise InvalidEventError(
+            f"updateMask: {unknown[0]!r} is not among the fields {', '.join(known)}", field="updateMask"
+        )
+    return fields

@@ -1,14 +1,13 @@
-"""Memories retrieved for an agent: those of exactly one scope, all of them by time or the nearest
-in meaning.
+"""The routes that retrieve memories for an agent: those of exactly one scope, either the newest or
+those nearest to a query.
 
     POST {engine}/memories:retrieve
-    POST {engine}/memories:retrieveProfiles      of which there are none: memories are texts here
+    POST {engine}/memories:retrieveProfiles      always empty: memories are texts here
 
-Google's client cannot go on at a token that it has not asked for, so only who asks by pages gets
-one.
+Google's client fails on a token that it did not ask for, so only requests for pages get one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
@@ -21,11 +20,10 @@ from runfold.client.memory import MemoriesWanted
 from runfold.vertex.app import RouteGroup
 from runfold.vertex.engines import bank_id
 from runfold.vertex.memory_documents import NATURAL_LANGUAGE, MemoryMessage
-from runfold.vertex.memory_filters import Filtered
+from runfold.vertex.memory_filters import FilterParameters
 from runfold.vertex.messages import Message
 from runfold.vertex.names import Name
-from runfold.vertex.requests import answer, name_of, read
-from runfold_projections.memory import MemoryRecord
+from runfold.vertex.requests import json_response, name_of, read_message
 from runfold_schemas.memories import Scope
 
 _DEFAULT: Final = 3
@@ -46,10 +44,8 @@ class ByTime(Message):
     page_token: str | None = None
 
 
-class Retrieve(Filtered):
-    """What is to be retrieved. With neither of the parameters it is all that one answer may
-    have.
-    """
+class Retrieve(FilterParameters):
+    """Which memories to retrieve. Without parameters, as many as one answer may contain."""
 
     one_of = (("similarity_search_params", "simple_retrieval_params"),)
 
@@ -58,7 +54,7 @@ class Retrieve(Filtered):
     simple_retrieval_params: ByTime | None = None
     memory_types: list[str] | None = None
 
-    def wants_texts(self) -> bool:
+    def includes_texts(self) -> bool:
         return not self.memory_types or not {NATURAL_LANGUAGE, _ANY_TYPE}.isdisjoint(self.memory_types)
 
 
@@ -66,33 +62,34 @@ class RetrieveProfiles(Message):
     scope: Scope
 
 
-class Retrieved(Message):
+class RetrievedMemory(Message):
     memory: MemoryMessage
     distance: float | None = None
 
 
-class Answer(Message):
-    retrieved_memories: list[Retrieved]
+class RetrieveResponse(Message):
+    retrieved_memories: list[RetrievedMemory]
     next_page_token: str | None = None
 
 
 def retrieval_routes(memories: Callable[[], Memories]) -> RouteGroup:
-    """`memories` gives what the routes speak to, or raises while there is no connection."""
+    """`memories` returns the client that the routes use, or raises while there is no connection."""
 
     async def retrieve(request: Request) -> Response:
-        engine, asked = name_of(request), await read(request, Retrieve)
+        engine, message = name_of(request), await read_message(request, Retrieve)
         bank = bank_id(engine.engine_id)
-        if not asked.wants_texts():
+        if not message.includes_texts():
             await memories().bank(bank)
-            return answer(Answer(retrieved_memories=[]))
-        if asked.similarity_search_params is not None:
-            return answer(await _nearest(memories(), engine, asked, asked.similarity_search_params))
-        return answer(await _newest(memories(), engine, asked))
+            return json_response(RetrieveResponse(retrieved_memories=[]))
+        if message.similarity_search_params is not None:
+            search = message.similarity_search_params
+            return json_response(await _retrieve_nearest(memories(), engine, message, search))
+        return json_response(await _retrieve_newest(memories(), engine, message))
 
     async def retrieve_profiles(request: Request) -> Response:
-        engine, _ = name_of(request), await read(request, RetrieveProfiles)
+        engine, _ = name_of(request), await read_message(request, RetrieveProfiles)
         await memories().bank(bank_id(engine.engine_id))
-        return answer({"profiles": {}})
+        return json_response({"profiles": {}})
 
     many = "/reasoningEngines/{engine}/memories"
     return RouteGroup(
@@ -103,26 +100,34 @@ def retrieval_routes(memories: Callable[[], Memories]) -> RouteGroup:
     )
 
 
-async def _nearest(memories: Memories, engine: Name, asked: Retrieve, by: BySimilarity) -> Answer:
-    found = await memories.nearest(
-        engine.engine_id, asked.scope, by.search_query, limit=_size(by.top_k), matches=asked.matches()
+async def _retrieve_nearest(
+    memories: Memories, engine: Name, message: Retrieve, search: BySimilarity
+) -> RetrieveResponse:
+    nearest = await memories.nearest(
+        engine.engine_id,
+        message.scope,
+        search.search_query,
+        limit=_size(search.top_k),
+        matches=message.predicate(),
     )
-    shown = [Retrieved(memory=MemoryMessage.of(one.record, engine), distance=one.distance) for one in found]
-    return Answer(retrieved_memories=shown)
-
-
-async def _newest(memories: Memories, engine: Name, asked: Retrieve) -> Answer:
-    wanted, by = MemoriesWanted(scope=asked.scope, matches=asked.matches()), asked.simple_retrieval_params
-    size, token = (_MAX, None) if by is None else (_size(by.page_size), by.page_token or None)
-    found, following = await memories.list(engine.engine_id, wanted, limit=size, cursor=token)
-    return Answer(
-        retrieved_memories=_shown(found, engine), next_page_token=following if by is not None else None
+    return RetrieveResponse(
+        retrieved_memories=[
+            RetrievedMemory(memory=MemoryMessage.of(near.record, engine), distance=near.distance)
+            for near in nearest
+        ]
     )
 
 
-def _shown(found: Sequence[MemoryRecord], engine: Name) -> list[Retrieved]:
-    return [Retrieved(memory=MemoryMessage.of(record, engine)) for record in found]
+async def _retrieve_newest(memories: Memories, engine: Name, message: Retrieve) -> RetrieveResponse:
+    query = MemoriesWanted(scope=message.scope, matches=message.predicate())
+    page = message.simple_retrieval_params
+    size, token = (_MAX, None) if page is None else (_size(page.page_size), page.page_token or None)
+    records, next_token = await memories.list(engine.engine_id, query, limit=size, cursor=token)
+    return RetrieveResponse(
+        retrieved_memories=[RetrievedMemory(memory=MemoryMessage.of(record, engine)) for record in records],
+        next_page_token=next_token if page is not None else None,
+    )
 
 
-def _size(asked: int | None) -> int:
-    return min(asked or _DEFAULT, _MAX)
+def _size(requested: int | None) -> int:
+    return min(requested or _DEFAULT, _MAX)

@@ -1,9 +1,9 @@
-"""The revisions of memories over HTTP: what each was after every change.
+"""The routes of revisions: the states of a memory after each change.
 
-    GET {memory}/revisions       list them, the newest first, by their labels
+    GET {memory}/revisions       list them, the newest first, filtered by labels
     GET {revision}               read one
 
-Those of a deleted memory are there for 48 hours.
+The revisions of a deleted memory can be read for 48 hours.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +17,14 @@ from starlette.routing import Route
 from runfold.client.memories import Memories
 from runfold.vertex.app import RouteGroup
 from runfold.vertex.engines import bank_id
-from runfold.vertex.filters import Filter, Kind, Path, equalities, matches, parse_filter
+from runfold.vertex.filters import Filter, Kind, Path, label_equalities, matches, parse_filter
 from runfold.vertex.memories import memory_id
 from runfold.vertex.memory_documents import REVISIONS, RevisionMessage
-from runfold.vertex.paging import page, paging
-from runfold.vertex.requests import answer, name_of, parameter
+from runfold.vertex.paging import fetch_page, requested_page
+from runfold.vertex.requests import json_page, json_response, name_of, query_parameter
 from runfold_projections.memory import Revision
 
-_FILTERED: Final[Mapping[str, Kind]] = {
+_FILTER_FIELDS: Final[Mapping[str, Kind]] = {
     "labels": "map",
     "fact": "text",
     "create_time": "time",
@@ -33,26 +33,26 @@ _FILTERED: Final[Mapping[str, Kind]] = {
 
 
 def revision_routes(memories: Callable[[], Memories]) -> RouteGroup:
-    """`memories` gives what the routes speak to, or raises while there is no connection."""
+    """`memories` returns the client that the routes use, or raises while there is no connection."""
 
     async def list_revisions(request: Request) -> Response:
-        memory, asked = name_of(request), paging(request)
-        wanted = parse_filter(parameter(request, "filter"), _FILTERED)
-        bank, labels = bank_id(memory.engine_id), _labels(wanted)
+        memory, page = name_of(request), requested_page(request)
+        filter_ = parse_filter(query_parameter(request, "filter"), _FILTER_FIELDS)
+        bank, labels = bank_id(memory.engine_id), label_equalities(filter_)
 
         async def fetch(limit: int, cursor: str | None) -> tuple[Sequence[Revision], str | None]:
             id_ = memory_id(memory)
             return await memories().revisions(bank, id_, labels=labels, limit=limit, cursor=cursor)
 
-        found, token = await page(fetch, partial(_is_wanted, wanted), asked)
-        shown = [RevisionMessage.of(revision, memory).json_form() for revision in found]
-        return answer({"memoryRevisions": shown, **({"nextPageToken": token} if token else {})})
+        revisions, token = await fetch_page(fetch, partial(_matches, filter_), page)
+        items = [RevisionMessage.of(revision, memory).json_form() for revision in revisions]
+        return json_page("memoryRevisions", items, token)
 
     async def get_revision(request: Request) -> Response:
         name = name_of(request)
         bank, memory = bank_id(name.engine_id), memory_id(name)
         revision = await memories().revision(bank, memory, name.id_in(REVISIONS) or "")
-        return answer(RevisionMessage.of(revision, name.parent))
+        return json_response(RevisionMessage.of(revision, name.parent))
 
     many = "/reasoningEngines/{engine}/memories/{memory}/revisions"
     return RouteGroup(
@@ -63,17 +63,11 @@ def revision_routes(memories: Callable[[], Memories]) -> RouteGroup:
     )
 
 
-def _labels(wanted: Filter) -> dict[str, str]:
-    """What of the filter the verb can look for."""
-    same = equalities(wanted)
-    return {path[1]: str(value) for path, value in same.items() if path[0] == "labels" and len(path) > 1}
+def _matches(filter_: Filter, revision: Revision) -> bool:
+    return matches(filter_, partial(_filter_value, revision))
 
 
-def _is_wanted(wanted: Filter, revision: Revision) -> bool:
-    return matches(wanted, partial(_field_of, revision))
-
-
-def _field_of(revision: Revision, path: Path) -> Any:
+def _filter_value(revision: Revision, path: Path) -> Any:
     match path:
         case ("labels",):
             return revision.labels

@@ -41,7 +41,7 @@ class SessionMessage(Message):
         """`name` is that of the engine, or of the session."""
         record = session.record
         return cls(
-            name=str(name.engine.child(SESSIONS, own_id(session))),
+            name=str(name.engine.child(SESSIONS, engine_session_id(session))),
             user_id=record.user,
             display_name=record.display_name or None,
             session_state=dict(session.state),
@@ -53,7 +53,7 @@ class SessionMessage(Message):
         )
 
 
-class _Lasting(Message):
+class _WithExpiry(Message):
     one_of = (("ttl", "expire_time"),)
 
     ttl: Duration | None = None
@@ -70,7 +70,7 @@ class _Lasting(Message):
         return at
 
 
-class CreateSession(_Lasting):
+class CreateSession(_WithExpiry):
     """A session to create. Unlike ours it has a user: those without one would share their state."""
 
     user_id: Annotated[UserId, Field(min_length=1)]
@@ -83,7 +83,7 @@ class CreateSession(_Lasting):
         return self.expires_at(now) or now + _TTL
 
 
-class UpdateSession(_Lasting):
+class UpdateSession(_WithExpiry):
     """What changes of a session."""
 
     user_id: str | None = None
@@ -106,12 +106,12 @@ class AppendEvent(Message):
     raw_event: dict[str, Any] | None = None
 
 
-def our_id(name: Name) -> str:
+def runfold_id(name: Name) -> str:
     """Our id of the session."""
     return joined(name.engine_id, name.id_in(SESSIONS) or "")
 
 
-def own_id(session: Session) -> str:
+def engine_session_id(session: Session) -> str:
     """Its id in the engine."""
     return parted(session.session_id)[-1]
 
@@ -122,7 +122,7 @@ def belongs(session: Session, engine: Name) -> bool:
     return len(parts) == len(("engine", "session")) and parts[0] == engine.engine_id
 
 
-def field_of(session: Session, path: Path) -> Any:
+def filter_value(session: Session, path: Path) -> Any:
     """What a filter asks for."""
     record = session.record
     match path:

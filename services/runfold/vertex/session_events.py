@@ -18,9 +18,9 @@ from runfold.client.sessions import Sessions
 from runfold.vertex.filters import Filter, Path, matches, parse_filter
 from runfold.vertex.messages import rfc3339
 from runfold.vertex.names import Name
-from runfold.vertex.paging import Paging, foreign_token, paging, place_of, token_of
-from runfold.vertex.requests import answer, name_of, parameter, read
-from runfold.vertex.session_documents import AppendEvent, our_id
+from runfold.vertex.paging import PageRequest, foreign_token, requested_page, token_of, token_values
+from runfold.vertex.requests import json_response, name_of, query_parameter, read_message
+from runfold.vertex.session_documents import AppendEvent, runfold_id
 from runfold_projections.state import without_temporary
 from runfold_schemas.codec import new_data
 from runfold_schemas.data import TURN_ID_LENGTH_MAX
@@ -60,7 +60,7 @@ class _Whole(BaseModel):
 _HEADS: Final[TypeAdapter[list[_Head]]] = TypeAdapter(list[_Head])
 
 
-class _Place(NamedTuple):
+class _SortKey(NamedTuple):
     """What events are sorted by: their time as a text of a fixed length, and their offset."""
 
     time: str
@@ -71,16 +71,16 @@ def session_event_routes(sessions: Callable[[], Sessions]) -> list[Route]:
     """`sessions` gives what the routes speak to, or raises while there is no connection."""
 
     async def append_event(request: Request) -> Response:
-        name, event = name_of(request), await read(request, AppendEvent)
-        await _append(sessions(), our_id(name), event)
-        return answer({})
+        name, event = name_of(request), await read_message(request, AppendEvent)
+        await _append(sessions(), runfold_id(name), event)
+        return json_response({})
 
     async def list_events(request: Request) -> Response:
-        name, asked = name_of(request), paging(request)
-        wanted = parse_filter(parameter(request, "filter"), {"timestamp": "time"})
-        events, token = await _page(partial(sessions().view, our_id(name)), wanted, asked)
+        name, asked = name_of(request), requested_page(request)
+        wanted = parse_filter(query_parameter(request, "filter"), {"timestamp": "time"})
+        events, token = await _page(partial(sessions().view, runfold_id(name)), wanted, asked)
         shown = [_wire(one, name) for one in events]
-        return answer({"sessionEvents": shown, **({"nextPageToken": token} if token else {})})
+        return json_response({"sessionEvents": shown, **({"nextPageToken": token} if token else {})})
 
     path = "/reasoningEngines/{engine}/sessions/{session}"
     return [
@@ -115,12 +115,12 @@ def _forget_temporary(event: Any) -> None:
         event["actions"] = {**actions, "stateDelta": without_temporary(delta)}
 
 
-async def _page(view: _View, wanted: Filter, asked: Paging) -> tuple[list[Logged], str | None]:
+async def _page(view: _View, wanted: Filter, asked: PageRequest) -> tuple[list[Logged], str | None]:
     """Events by their time. Only whoever has read all of them knows their order, and nearly always
     it is that of the log: then the token says up to where it is so, and what follows is read from
     there.
     """
-    match place_of(asked.token) if asked.token else []:
+    match token_values(asked.token) if asked.token else []:
         case []:
             return _first((await view(_WANTED)).events, wanted, asked.size)
         # A bool would be an int as well.
@@ -131,7 +131,7 @@ async def _page(view: _View, wanted: Filter, asked: Paging) -> tuple[list[Logged
                 return found
             return _first((await view(replace(_WANTED, first_offset=begin))).events, wanted, asked.size)
         case [str(time), int(offset)]:
-            return _first((await view(_WANTED)).events, wanted, asked.size, after=_Place(time, offset))
+            return _first((await view(_WANTED)).events, wanted, asked.size, after=_SortKey(time, offset))
         case _:
             raise foreign_token()
 
@@ -141,7 +141,7 @@ def _first(
     wanted: Filter,
     size: int,
     *,
-    after: _Place | None = None,
+    after: _SortKey | None = None,
     end: int | None = None,
 ) -> tuple[list[Logged], str | None]:
     """The first `size` of the events that the filter holds of, and the token of the next page if
@@ -159,11 +159,11 @@ def _first(
     return shown, token_of(*places[size - 1])
 
 
-def _places(events: Sequence[Logged], wanted: Filter) -> list[_Place]:
+def _places(events: Sequence[Logged], wanted: Filter) -> list[_SortKey]:
     """Those of the events that the filter holds of, as they are in the log."""
     heads = _HEADS.validate_json(b"[%b]" % b",".join(one.value for one in events))
     return [
-        _Place(rfc3339(head.timestamp), one.offset)
+        _SortKey(rfc3339(head.timestamp), one.offset)
         for head, one in zip(heads, events, strict=True)
         if head.data.framework == "vertex" and matches(wanted, partial(_time_of, head))
     ]

@@ -28,24 +28,24 @@ from runfold.vertex.errors import WireError
 from runfold.vertex.filters import Filter, Kind, equalities, matches, parse_filter
 from runfold.vertex.messages import Empty, Message, camel_name
 from runfold.vertex.names import Name, checked_id, new_id
-from runfold.vertex.operations import done
-from runfold.vertex.paging import page, paging
-from runfold.vertex.requests import answer, name_of, parameter, read
+from runfold.vertex.operations import finished_operation
+from runfold.vertex.paging import fetch_page, requested_page
+from runfold.vertex.requests import json_response, name_of, query_parameter, read_message
 from runfold.vertex.session_documents import (
     SESSIONS,
     CreateSession,
     SessionMessage,
     UpdateSession,
     belongs,
-    field_of,
-    our_id,
+    filter_value,
+    runfold_id,
 )
 from runfold.vertex.session_events import session_event_routes
 from runfold_projections.session import SessionRecord
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.sessions import StateChanged
 
-_FILTERED: Final[Mapping[str, Kind]] = {
+_FILTER_FIELDS: Final[Mapping[str, Kind]] = {
     "user_id": "text",
     "display_name": "text",
     "labels": "map",
@@ -68,20 +68,20 @@ class Engines(Protocol):
 
 def session_routes(sessions: Callable[[], Sessions], engines: Engines) -> RouteGroup:
     """`sessions` gives what the routes speak to, or raises while there is no connection."""
-    state = _State(sessions, engines)
+    handlers = _SessionHandlers(sessions, engines)
     one, many = "/reasoningEngines/{engine}/sessions/{session}", "/reasoningEngines/{engine}/sessions"
     routes = [
         *session_event_routes(sessions),
-        Route(many, state.create, methods=["POST"]),
-        Route(many, state.list, methods=["GET"]),
-        Route(one, state.get, methods=["GET"]),
-        Route(one, state.update, methods=["PATCH"]),
-        Route(one, state.delete, methods=["DELETE"]),
+        Route(many, handlers.create, methods=["POST"]),
+        Route(many, handlers.list, methods=["GET"]),
+        Route(one, handlers.get, methods=["GET"]),
+        Route(one, handlers.update, methods=["PATCH"]),
+        Route(one, handlers.delete, methods=["DELETE"]),
     ]
-    return RouteGroup(routes, {"createSession": state.created, "deleteSession": state.deleted})
+    return RouteGroup(routes, {"createSession": handlers.created, "deleteSession": handlers.deleted})
 
 
-class _State:
+class _SessionHandlers:
     """What the routes share, and what they do with it."""
 
     def __init__(self, sessions: Callable[[], Sessions], engines: Engines) -> None:
@@ -90,32 +90,32 @@ class _State:
 
     async def create(self, request: Request) -> Response:
         """A new session, of a new id unless one is given: 409 where that is taken."""
-        engine, asked = name_of(request), await read(request, CreateSession)
-        given = parameter(request, "sessionId")
+        engine, asked = name_of(request), await read_message(request, CreateSession)
+        given = query_parameter(request, "sessionId")
         name = engine.child(SESSIONS, checked_id(given, field="sessionId") if given else new_id())
         await self._engines.check(engine.engine_id)
         session = await self._sessions().create(
             app=engine.engine_id,
             user=asked.user_id,
-            session_id=our_id(name),
+            session_id=runfold_id(name),
             state=asked.session_state,
             labels=asked.labels,
             display_name=asked.display_name,
             expires_at=asked.lasts_until(datetime.now(UTC)),
         )
-        return done(name, "createSession", SessionMessage.of(session, name))
+        return finished_operation(name, "createSession", SessionMessage.of(session, name))
 
     async def created(self, name: Name, _: Sequence[str]) -> Message:
         return await self._message(name)
 
     async def get(self, request: Request) -> Response:
-        return answer(await self._message(name_of(request)))
+        return json_response(await self._message(name_of(request)))
 
     async def list(self, request: Request) -> Response:
         """Sessions that the filter holds of, the newest first."""
-        engine, asked = name_of(request), paging(request)
-        wanted = parse_filter(parameter(request, "filter"), _FILTERED)
-        if (order := parameter(request, "orderBy")) and order not in _ORDERS:
+        engine, asked = name_of(request), requested_page(request)
+        wanted = parse_filter(query_parameter(request, "filter"), _FILTER_FIELDS)
+        if (order := query_parameter(request, "orderBy")) and order not in _ORDERS:
             raise WireError("UNIMPLEMENTED", f"orderBy: sessions are sorted by {_ORDERS[0]} alone")
         await self._engines.check(engine.engine_id)
         sessions, named = self._sessions(), {"app": engine.engine_id, **_named(wanted)}
@@ -123,15 +123,15 @@ class _State:
         async def fetch(limit: int, cursor: str | None) -> tuple[Sequence[Session], str | None]:
             return await sessions.list(**named, limit=limit, cursor=cursor)
 
-        found, token = await page(fetch, partial(_is_wanted, wanted, engine), asked)
+        found, token = await fetch_page(fetch, partial(_is_wanted, wanted, engine), asked)
         shown = [SessionMessage.of(session, engine).json_form() for session in found]
-        return answer({"sessions": shown, **({"nextPageToken": token} if token else {})})
+        return json_response({"sessions": shown, **({"nextPageToken": token} if token else {})})
 
     async def update(self, request: Request) -> Response:
         """The session after the change. State is merged over what is there."""
-        name, asked = name_of(request), await read(request, UpdateSession)
-        asked = _masked(asked, parameter(request, "updateMask"))
-        sessions, session_id = self._sessions(), our_id(name)
+        name, asked = name_of(request), await read_message(request, UpdateSession)
+        asked = _masked(asked, query_parameter(request, "updateMask"))
+        sessions, session_id = self._sessions(), runfold_id(name)
         _check_change((await sessions.view(session_id)).record, asked)
         expires_at = asked.expires_at(datetime.now(UTC))
         if expires_at is not None or asked.labels is not None or asked.display_name is not None:
@@ -140,18 +140,18 @@ class _State:
             )
         if asked.session_state:
             await sessions.append(session_id, StateChanged(), state_delta=asked.session_state)
-        return answer(await self._message(name))
+        return json_response(await self._message(name))
 
     async def delete(self, request: Request) -> Response:
         name = name_of(request)
-        await self._sessions().delete(our_id(name))
-        return done(name, "deleteSession", Empty())
+        await self._sessions().delete(runfold_id(name))
+        return finished_operation(name, "deleteSession", Empty())
 
     async def deleted(self, _: Name, __: Sequence[str]) -> Message:
         return Empty()
 
     async def _message(self, name: Name) -> SessionMessage:
-        return SessionMessage.of(await self._sessions().view(our_id(name)), name)
+        return SessionMessage.of(await self._sessions().view(runfold_id(name)), name)
 
 
 def _named(wanted: Filter) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _named(wanted: Filter) -> dict[str, Any]:
 
 
 def _is_wanted(wanted: Filter, engine: Name, session: Session) -> bool:
-    return belongs(session, engine) and matches(wanted, partial(field_of, session))
+    return belongs(session, engine) and matches(wanted, partial(filter_value, session))
 
 
 def _check_change(record: SessionRecord, asked: UpdateSession) -> None:
