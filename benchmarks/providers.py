@@ -50,7 +50,10 @@ async def encoding(_: Settings) -> Figures:
             (
                 f"encode a ledger of {EVENTS:,} events for {provider}, beside building its messages",
                 "<= 1.5 times",
-                f"{statistics.median(ratios):.2f} times ({statistics.median(encoded):.1f} ms beside {statistics.median(built):.1f} ms)",
+                (
+                    f"{statistics.median(ratios):.2f} times "
+                    f"({statistics.median(encoded):.1f} ms beside {statistics.median(built):.1f} ms)"
+                ),
             )
         )
     return figures

@@ -42,7 +42,8 @@ _log = logging.getLogger(__name__)
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description="Measures Runfold on a Kafka and a MongoDB of its own, or on those that RUNFOLD_TEST_KAFKA and"
+        description="Measures Runfold on a Kafka and a MongoDB of its own, or on those that"
+        " RUNFOLD_TEST_KAFKA and"
         " RUNFOLD_TEST_MONGO name. Prints a Markdown table; progress goes to stderr."
     )
     parser.add_argument(

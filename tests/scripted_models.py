@@ -2,7 +2,7 @@
 shapes that were recorded.
 
     models = ScriptedModels()
-    async with served(models.app) as client:     # the SDKs' clients take f"{client.base_url}" as their base URL
+    async with served(models.app) as client:  # client.base_url is the SDKs' base URL
 
 Whoever has no results of tools yet gets `ASKS`, which thinks and calls two tools at once; then
 comes `ANSWERS`. A request that the provider's own package would not have gets a 400.

@@ -24,7 +24,7 @@ from .conftest import DRIVERS
 
 
 @pytest.fixture
-async def editions(driver, mongo):
+async def editions(driver, mongo) -> AsyncIterator[Editions]:
     """Those of a database of this test's own: there is one pointer in it."""
     async with connect(mongo, f"t{uuid4().hex[:8]}", client=driver) as opened:
         yield Editions(opened)

@@ -11,6 +11,7 @@ from runfold.store.pages import PageStore, pages_of
 from runfold.store.runs import RunState
 from runfold_projections.admission import Admission
 from runfold_projections.run import RunRecord, fold
+from runfold_schemas.codec import Record
 from runfold_schemas.events import AssistantMessage, UserMessage
 
 LOG = "0" * 31 + "1"
@@ -53,5 +54,5 @@ async def test_a_run_is_loaded_as_if_nothing_had_happened(
         assert run.admission.admit(again_there).outcome == everything.admit(again_there).outcome
 
 
-def record_at(one, offset: int):
+def record_at(one, offset: int) -> Record:
     return one._replace(offset=offset)

@@ -1,7 +1,7 @@
 """Merging pages, with both drivers: fewer of them, and not a record less or more at any moment."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 
 import pytest
@@ -51,7 +51,7 @@ class Interrupted(PageStore):
         self._after = after
         self._happens = happens
 
-    async def read(self, log_id: str, *, first_offset: int = 0, bodies: bool = True):
+    async def read(self, log_id: str, *, first_offset: int = 0, bodies: bool = True) -> AsyncIterator[Page]:
         count = 0
         async with aclosing(super().read(log_id, first_offset=first_offset, bodies=bodies)) as pages:
             async for page in pages:
@@ -176,7 +176,7 @@ async def test_merging_leaves_other_logs_alone(pages):
 async def test_a_merge_never_replaces_a_page_that_reaches_further(store, edition, pages):
     await insert(pages, texts(20))
 
-    async def other_worker():
+    async def other_worker() -> None:
         await insert(pages, texts(10, first_offset=20))
         await pages.merge(LOG, first_offset=0)
 
@@ -193,7 +193,7 @@ async def test_two_workers_that_merge_the_same_log_store_no_record_twice(store, 
     # merged.
     await insert(pages, texts(150))
 
-    async def other_worker():
+    async def other_worker() -> None:
         await pages.merge(LOG, first_offset=0)
         await insert(pages, texts(10, first_offset=150))
 

@@ -26,7 +26,7 @@ def runs(store, edition) -> RunStore:
 
 def state(
     run_id: str = "run-1", *, log_id: str = "life-1", partition: int = 0, active: bool = True, **record
-):
+) -> RunState:
     return RunState(
         log_id=log_id, partition=partition, active=active, record=RunRecord(run_id=run_id, **record)
     )

@@ -58,7 +58,8 @@ async def test_a_port_that_is_taken_is_told_before_anything_is_started(tmp_path:
 
     assert code == 2
     assert said == (
-        f"error: --kafka-port: port {taken} cannot be listened on (Address already in use): choose another one\n"
+        f"error: --kafka-port: port {taken} cannot be listened on (Address already in use):"
+        " choose another one\n"
     )
 
 
@@ -86,7 +87,7 @@ async def test_an_option_that_makes_no_sense_is_one_line(
 
 
 async def refusal(data: Path, *options: str) -> tuple[int | None, str]:
-    """The exit code and the errors of a `runfold dev` that ends by itself and has started nothing."""
+    """The exit code and the errors of a `runfold dev` that ends by itself and starts nothing."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "runfold.cli", "dev", f"--data={data / 'new'}", *options),
         stdout=asyncio.subprocess.DEVNULL,

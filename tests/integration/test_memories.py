@@ -3,7 +3,7 @@ what was can be again.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import uuid4
@@ -19,6 +19,8 @@ from runfold.ids import new_event_id
 from runfold.log.shared import send_shared
 from runfold.settings import Settings
 from runfold.verify.memories import verify_memories
+from runfold.verify.shared import SharedDifference
+from runfold_projections.memory import MemoryRecord
 from runfold_projections.state import Forward
 from runfold_schemas.codec import new_event
 from runfold_schemas.errors import (
@@ -109,7 +111,7 @@ async def test_what_is_created_is_read(memories, bank):
 
 
 async def test_of_two_creations_of_one_id_the_first_stands(memories, bank):
-    async def create(fact: str):
+    async def create(fact: str) -> MemoryRecord:
         return await memories.create(bank, memory(fact), memory_id="m")
 
     made = await asyncio.gather(*map(create, "abcd"), return_exceptions=True)
@@ -389,7 +391,7 @@ async def test_what_a_raw_producer_publishes_on_a_run_is_forwarded_once(memories
     await quiet.publish(said)
     await quiet.publish(said)  # a redelivery
 
-    async def new():
+    async def new() -> tuple[Sequence[MemoryRecord], str | None] | None:
         found = await memories.list(bank)
         return found if found[0] else await asyncio.sleep(0.02)
 
@@ -462,7 +464,7 @@ async def test_a_change_that_cannot_be_read_in_time_is_durable_and_says_so(setti
 
 
 async def test_mongodb_is_what_the_log_says(settings, worker):
-    async def found():
+    async def found() -> tuple[int, list[SharedDifference]]:
         return await verify_memories(settings.log(), worker.stores, wait_seconds=20)
 
     count, differences = await patiently(found)

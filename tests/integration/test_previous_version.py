@@ -149,7 +149,7 @@ async def served(name: str, roots: str, settings: Settings, logs: Path) -> Async
 
 
 async def rebuild_under_load(rebuilding: Version, old: Version, new: Version, written: Counter[str]) -> None:
-    """`runfold rebuild` of one version, while both versions write and read what the other writes."""
+    """`runfold rebuild` of one version, while each version reads what the other writes."""
     enough = asyncio.Event()
     loads = {
         f"{writer.name}-beside-{rebuilding.name}": (writer, reader)

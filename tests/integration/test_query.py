@@ -232,7 +232,8 @@ async def test_events_come_with_their_exact_bytes(client: httpx.AsyncClient, sto
     payload = b'{"big": 123456789012345678901234567890,\n "float": 1.10, "text": "\xc3\xa9 \\u00e9"}'
     value = (
         b'{"type": "tool_call", "event_id": "0190163d-8694-739b-aea5-966c26f8ad90", "run_id": "%b",'
-        b' "timestamp": "2026-01-01T00:00:00Z", "unknown": [1], "data": {"tool_call_id": "c", "tool_name": "t", "payload": %b}}'
+        b' "timestamp": "2026-01-01T00:00:00Z", "unknown": [1],'
+        b' "data": {"tool_call_id": "c", "tool_name": "t", "payload": %b}}'
     ) % (run.run_id.encode(), payload)
     await publish_raw(stored, run.run_id, value)
 

@@ -209,7 +209,8 @@ async def test_the_event_loop_goes_on_while_the_local_model_works():
 
 
 def test_importing_embeddings_loads_no_model_and_no_http_client():
-    code = "import sys, runfold.embeddings; print(*sorted({'onnxruntime', 'tokenizers', 'httpx'} & sys.modules.keys()))"
+    names = {"onnxruntime", "tokenizers", "httpx"}
+    code = f"import sys, runfold.embeddings; print(*sorted({names} & sys.modules.keys()))"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -31,8 +31,9 @@ from runfold_schemas.events import (
 from runfold_schemas.messages import PROVIDERS
 from runfold_schemas.sessions import FrameworkEvent
 
-_NAMES = """author content role parts text thought thoughtSignature functionCall functionResponse id name args response
-inlineData fileData data mimeType fileUri invocationId type call_id arguments output image_url summary error result"""
+_NAMES = """author content role parts text thought thoughtSignature functionCall functionResponse id name args
+response inlineData fileData data mimeType fileUri invocationId type call_id arguments output image_url
+summary error result"""
 
 _anything = st.recursive(
     st.none()

@@ -4,6 +4,7 @@ building gives.
 
 import tracemalloc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -296,7 +297,7 @@ def _latest_call(log: list[AnyEvent], result: int) -> int | None:
     return next((at for at in calls if log[at].data.tool_call_id == log[result].data.tool_call_id), None)
 
 
-def _content(each: AnyEvent):
+def _content(each: AnyEvent) -> Any:
     result, error = each.data.result, each.data.error
     return result if error is None else {"result": result, "error": error}
 

@@ -14,10 +14,16 @@ TRACE = "        at kafka.network.SocketServer.enableRequestProcessing(SocketSer
         (["one", "two", ""], "two"),
         (
             [
-                "2026-11-21T16:12:52,200 ERROR BrokerServer: Fatal error during broker startup. Prepare to shutdown",
+                (
+                    "2026-11-21T16:12:52,200 ERROR BrokerServer: Fatal error during broker startup."
+                    " Prepare to shutdown"
+                ),
                 "java.lang.RuntimeException: Unable to start acceptor for PLAINTEXT",
                 TRACE,
-                "Caused by: org.apache.kafka.common.KafkaException: Socket server failed to bind to 127.0.0.1:1",
+                (
+                    "Caused by: org.apache.kafka.common.KafkaException: Socket server failed to bind to"
+                    " 127.0.0.1:1"
+                ),
                 TRACE,
                 "Caused by: java.net.BindException: Address already in use",
             ],

@@ -6,19 +6,19 @@ from runfold_projections.validation import Fault, validate_bedrock, validate_str
 from runfold_schemas.messages import Message, TextPart, ThinkingPart, ToolResultPart, ToolUsePart
 
 
-def assistant(*parts):
+def assistant(*parts) -> Message:
     return Message(role="assistant", parts=parts)
 
 
-def user(*parts):
+def user(*parts) -> Message:
     return Message(role="user", parts=parts)
 
 
-def call(tool_id):
+def call(tool_id) -> ToolUsePart:
     return ToolUsePart(id=tool_id, name="search", input={})
 
 
-def result(tool_id):
+def result(tool_id) -> ToolResultPart:
     return ToolResultPart(tool_use_id=tool_id, content="ok")
 
 

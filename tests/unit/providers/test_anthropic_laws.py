@@ -104,8 +104,8 @@ EVENTS = (
 )  # fmt: skip
 VOCABULARY = (
     "type", "text", "thinking", "signature", "data", "id", "name", "input", "citations", "citation", "key",
-    "partial_json", "self", "usage", "input_tokens", "output_tokens", "stop_reason", "model", "message", "delta",
-    "redacted", "tool_id", "content_block", *KINDS,
+    "partial_json", "self", "usage", "input_tokens", "output_tokens", "stop_reason", "model", "message",
+    "delta", "redacted", "tool_id", "content_block", *KINDS,
 )  # fmt: skip
 wild = wild_json(*VOCABULARY)
 wild_blocks = st.builds(

@@ -82,10 +82,11 @@ def test_a_stream_is_recorded_as_the_whole_response_is(messages: list[Message], 
 
 
 VOCABULARY = (
-    "output", "message", "content", "text", "toolUse", "toolUseId", "name", "input", "type", "toolResult", "image",
-    "source", "bytes", "reasoningContent", "reasoningText", "signature", "redactedContent", "citationsContent",
-    "citations", "citation", "usage", "inputTokens", "stopReason", "contentBlockIndex", "delta", "start", "trace",
-    "promptRouter", "invokedModelId", "ResponseMetadata", "RequestId", "SDK_UNKNOWN_MEMBER",
+    "output", "message", "content", "text", "toolUse", "toolUseId", "name", "input", "type", "toolResult",
+    "image", "source", "bytes", "reasoningContent", "reasoningText", "signature", "redactedContent",
+    "citationsContent", "citations", "citation", "usage", "inputTokens", "stopReason", "contentBlockIndex",
+    "delta", "start", "trace", "promptRouter", "invokedModelId", "ResponseMetadata", "RequestId",
+    "SDK_UNKNOWN_MEMBER",
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from runfold_schemas.messages import (
 Chat = dict[str, Any]
 
 
-def encode(*messages, lossy="refuse"):
+def encode(*messages, lossy="refuse") -> Encoded:
     encoded = openai_chat.encode(messages, lossy)
     check("openai-chat", encoded.body)
     return encoded
@@ -35,12 +35,12 @@ def chats(*messages, lossy="refuse") -> list[Chat]:
     return encode(*messages, lossy=lossy).body["messages"]
 
 
-def call(tool_id="call_1", name="look", payload=None, **data):
+def call(tool_id="call_1", name="look", payload=None, **data) -> ToolUsePart:
     own = {"provider_data": {"openai-chat": data}} if data else {}
     return ToolUsePart(id=tool_id, name=name, input=payload or {}, **own)
 
 
-def result(content: Any = "ok", tool_id="call_1", **fields):
+def result(content: Any = "ok", tool_id="call_1", **fields) -> ToolResultPart:
     return ToolResultPart(tool_use_id=tool_id, content=content, **fields)
 
 

@@ -26,7 +26,7 @@ from runfold_schemas.messages import (
 Item = dict[str, Any]
 
 
-def encode(*messages, lossy="refuse"):
+def encode(*messages, lossy="refuse") -> Encoded:
     encoded = openai_responses.encode(messages, lossy)
     check("openai-responses", encoded.body)
     return encoded
@@ -36,15 +36,15 @@ def items(*messages, lossy="refuse") -> list[Item]:
     return encode(*messages, lossy=lossy).body["input"]
 
 
-def call(tool_id="call_1", name="look", payload=None, **data):
+def call(tool_id="call_1", name="look", payload=None, **data) -> ToolUsePart:
     return ToolUsePart(id=tool_id, name=name, input=payload or {}, **own(**data))
 
 
-def result(content: Any = "ok", tool_id="call_1", **fields):
+def result(content: Any = "ok", tool_id="call_1", **fields) -> ToolResultPart:
     return ToolResultPart(tool_use_id=tool_id, content=content, **fields)
 
 
-def reasoning(item_id="rs_1"):
+def reasoning(item_id="rs_1") -> ThinkingPart:
     return ThinkingPart(text="hm", **own(item={"id": item_id, "encrypted_content": "x"}))
 
 

@@ -304,14 +304,22 @@ def test_servers_that_say_no_output_index_are_told_apart_by_their_items_ids():
 
 
 NAMES = [
-    "id", "type", "output_index", "content_index", "summary_index", "item_id", "item", "delta", "response", "output",
-    "status", "usage", "input_tokens", "input_tokens_details", "cached_tokens", "error", "code", "message", "content",
-    "text", "refusal", "summary", "call_id", "name", "arguments", "input", "annotations", "incomplete_details", "reason",
+    "id", "type", "output_index", "content_index", "summary_index", "item_id", "item", "delta", "response",
+    "output", "status", "usage", "input_tokens", "input_tokens_details", "cached_tokens", "error", "code",
+    "message", "content", "text", "refusal", "summary", "call_id", "name", "arguments", "input",
+    "annotations", "incomplete_details", "reason",
 ]  # fmt: skip
 TYPES = [
-    "message", "reasoning", "function_call", "custom_tool_call", "web_search_call", "output_text", "refusal", "error",
-    *(f"response.{one}" for one in ("created", "completed", "failed", "output_item.added", "output_item.done")),
-    *(f"response.{one}.delta" for one in ("output_text", "refusal", "function_call_arguments", "reasoning_text")),
+    "message", "reasoning", "function_call", "custom_tool_call", "web_search_call", "output_text",
+    "refusal", "error",
+    *(
+        f"response.{one}"
+        for one in ("created", "completed", "failed", "output_item.added", "output_item.done")
+    ),
+    *(
+        f"response.{one}.delta"
+        for one in ("output_text", "refusal", "function_call_arguments", "reasoning_text")
+    ),
 ]  # fmt: skip
 shaken = any_json(NAMES, TYPES)
 typed = st.builds(
