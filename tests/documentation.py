@@ -9,11 +9,13 @@ is a drawing.
 
 import ast
 import asyncio
+import gc
 import inspect
 import io
 import json
 import re
 import subprocess
+import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
@@ -110,7 +112,7 @@ class Story:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._runner.close)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 
     async def run(self, block: Block) -> str:
@@ -154,6 +156,17 @@ class Story:
             else:
                 exec(code, self._names)
         return output.getvalue()
+
+    def _close(self) -> None:
+        """Ends the loop, and frees what the page has left open: the clients of other packages,
+        which its reader need not close to understand the page.
+        """
+        self._names.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+            self._runner.close()
+            gc.collect()
 
     def _replaced(self, text: str) -> str:
         for shown, here in self._replacements.items():

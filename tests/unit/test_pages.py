@@ -1,10 +1,14 @@
-"""The form of the pages for people: their width, and the length of the README."""
+"""The form of the pages for people: their width, the length of the README, and blocks that can be
+pasted.
+"""
 
+import ast
+from codeop import CommandCompiler
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
-from tests.documentation import PAGES, ROOT
+from tests.documentation import PAGES, ROOT, blocks_of
 
 WIDTH_MAX = 100
 README_LINES_MAX = 200
@@ -27,3 +31,18 @@ def test_prose_wraps_at_100_columns(page: Path) -> None:
 
 def test_the_readme_is_read_in_ten_minutes() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES_MAX
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_block_of_python_can_be_pasted_into_the_interpreter(page: Path) -> None:
+    """A blank line ends a block there, and a block ends nowhere else."""
+    for block in blocks_of(page):
+        if block.language == "python":
+            compile_command = CommandCompiler()
+            compile_command.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            lines: list[str] = []
+            for line in [*block.text.splitlines(), ""]:
+                lines.append(line)
+                if compile_command("\n".join(lines), block.place) is not None:
+                    lines = []
+            assert lines == [], block.place
