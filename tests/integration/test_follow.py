@@ -176,7 +176,7 @@ async def test_followers_who_are_up_to_date_read_nothing_but_the_tail(
         for follower in followers:
             await follower.take(1)
         monkeypatch.delattr(type(reading.runs), "history")
-        monkeypatch.delattr(type(reading.runs), "standing")
+        monkeypatch.delattr(type(reading.runs), "follow_start")
         for number in range(5):
             await run.publish(PlannerNote(note=str(number)))
         got = [[event.id for event in await follower.take(5)] for follower in followers]

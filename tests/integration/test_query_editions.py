@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from runfold.query.snapshots import Snapshots
+from runfold.query.stored_runs import StoredRuns
 from runfold.settings import Settings
 from runfold.store import editions as pointing
 from runfold.store.database import connect
@@ -25,13 +25,13 @@ class Joined(NamedTuple):
 
     old: RunStore
     new: RunStore
-    snapshots: Snapshots
+    stored_runs: StoredRuns
 
     async def listed(self, *, status: str, limit: int = 10) -> list[str]:
         found: list[str] = []
         cursor = None
         while True:
-            states, cursor = await self.snapshots.runs(RunFilter(status=status), limit=limit, cursor=cursor)
+            states, cursor = await self.stored_runs.runs(RunFilter(status=status), limit=limit, cursor=cursor)
             found += [state.run_id for state in states]
             if cursor is None:
                 return found
@@ -44,7 +44,7 @@ async def joined(mongo: str, database: str) -> AsyncIterator[Joined]:
         old, new = await editions.current_or_first(), new_edition()
         await editions.begin(old=old, new=new)
         await editions.join(old=old, new=new)
-        async with Snapshots(Settings(mongo=mongo, database=database)) as snapshots:
+        async with StoredRuns(Settings(mongo=mongo, database=database)) as snapshots:
             yield Joined(RunStore(opened, old), RunStore(opened, new), snapshots)
 
 
@@ -91,7 +91,7 @@ async def test_what_a_dead_rebuild_left_is_not_read_for_ever(
         await editions.begin(old=old, new=new)
         await editions.join(old=old, new=new)
 
-        async with Snapshots(Settings(mongo=mongo, database=database)) as snapshots:
+        async with StoredRuns(Settings(mongo=mongo, database=database)) as snapshots:
             states, _ = await snapshots.runs(RunFilter(), limit=10)
 
     assert [one.run_id for one in states] == ["run-1"]
@@ -102,7 +102,7 @@ async def test_after_a_switch_both_are_read_and_after_everything_was_dropped_the
 ):
     async with (
         connect(mongo, database) as opened,
-        Snapshots(Settings(mongo=mongo, database=database)) as read,
+        StoredRuns(Settings(mongo=mongo, database=database)) as read,
     ):
         editions = Editions(opened)
 
@@ -125,7 +125,7 @@ async def test_after_a_switch_both_are_read_and_after_everything_was_dropped_the
 async def test_a_pointer_that_a_restored_backup_moves_back_is_followed(mongo: str, database: str):
     async with connect(mongo, database) as opened:
         first, second = await Editions(opened).current_or_first(), new_edition()
-        async with Snapshots(Settings(mongo=mongo, database=database)) as snapshots:
+        async with StoredRuns(Settings(mongo=mongo, database=database)) as snapshots:
             read = []
             for name in (first, second, first):
                 await opened["pointers"].update_one({}, {"$set": {"current": name}})

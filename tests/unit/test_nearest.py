@@ -106,7 +106,7 @@ class Scope:
         self.stored = {} if stored is None else stored
         self.reads: list[int] = []
 
-    async def all_of(self, _: Any) -> "Scope":
+    async def edition_of_topic(self, _: Any) -> "Scope":
         return self
 
     async def vector_names(self, *_: Any, **__: Any) -> list[MemoryVectorName]:

@@ -37,17 +37,17 @@ from runfold.query.ledger import run_ledger, session_ledger
 from runfold.query.parameters import (
     Cursor,
     EndOffset,
-    EventsWanted,
+    EventFilters,
     FirstOffset,
-    FormWanted,
+    FormatQuery,
     From,
     LastEventId,
     LedgerParameters,
-    LedgerWanted,
+    LedgerQuery,
     Limit,
     MinOffset,
+    RunFilters,
     RunId,
-    RunsWanted,
     SessionId,
     UntilEnd,
     Validator,
@@ -119,9 +119,9 @@ def router(reading: Reading) -> APIRouter:
 
 def _add_records(routes: APIRouter, reading: Reading) -> None:
     @routes.get("/runs", tags=["runs"], summary="List runs", response_model=RunList, responses=_problems(422))
-    async def list_runs(*, wanted: RunsWanted, limit: Limit = 50, cursor: Cursor = None) -> Response:
+    async def list_runs(*, wanted: RunFilters, limit: Limit = 50, cursor: Cursor = None) -> Response:
         """Runs that match all filters, the newest first."""
-        states, following = await reading.snapshots.runs(wanted, limit=limit, cursor=cursor)
+        states, following = await reading.stored_runs.runs(wanted, limit=limit, cursor=cursor)
         return _json(RunList(runs=[state.record for state in states], next_cursor=following))
 
     @routes.get(
@@ -148,7 +148,7 @@ def _add_events(routes: APIRouter, reading: Reading) -> None:
     async def read_events(
         *,
         run_id: RunId,
-        wanted: EventsWanted,
+        wanted: EventFilters,
         first_offset: FirstOffset = 0,
         end_offset: EndOffset = None,
         limit: Limit = 100,
@@ -173,14 +173,14 @@ def _add_ledger(routes: APIRouter, reading: Reading) -> None:
     }
 
     @routes.get("/runs/{run_id}/ledger", summary="Read a ledger", **shown)
-    async def read_ledger(*, run_id: RunId, wanted: LedgerWanted) -> Response:
+    async def read_ledger(*, run_id: RunId, wanted: LedgerQuery) -> Response:
         """The transcript of a run, exactly as it was: messages to hand back to a model provider.
         Large ones are streamed; one that breaks off did not end.
         """
         return await _ledger(reading, run_id, wanted)
 
     @routes.post("/runs/{run_id}/ledger", summary="Read a ledger and add new messages", **shown)
-    async def read_ledger_and_more(*, run_id: RunId, wanted: LedgerWanted, new: NewMessages) -> Response:
+    async def read_ledger_and_more(*, run_id: RunId, wanted: LedgerQuery, new: NewMessages) -> Response:
         """As GET, with the caller's messages at the end, so that one call makes and validates what
         a model is sent. Nothing is stored.
         """
@@ -218,7 +218,7 @@ def _add_follow(routes: APIRouter, reading: Reading) -> None:
     async def follow_run(
         *,
         run_id: RunId,
-        wanted: EventsWanted,
+        wanted: EventFilters,
         first_offset: FirstOffset = 0,
         until_end: UntilEnd = False,
         last_event_id: LastEventId = None,
@@ -257,7 +257,7 @@ def _add_sessions(routes: APIRouter, reading: Reading) -> None:
         responses=_problems(422),
     )
     async def read_session_ledger(
-        *, session_id: SessionId, validate: Validator, form: FormWanted
+        *, session_id: SessionId, validate: Validator, form: FormatQuery
     ) -> Response:
         """The ledgers of a session's runs one after the other, never interleaved. A session without
         runs has no messages.

@@ -1,6 +1,4 @@
-"""A run's records with their outcomes, slice by slice, from either of the two places that have
-them.
-"""
+"""A run's records with their outcomes, slice by slice: from pages in MongoDB, or from the log."""
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
@@ -9,7 +7,7 @@ from typing import ClassVar, Final, Literal, Protocol
 
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
-from runfold.query.snapshots import Snapshot, Snapshots
+from runfold.query.stored_runs import StoredRun, StoredRuns
 from runfold.store.pages import Page
 from runfold_projections.admission import COUNTING, Admission, Admitted, Outcome
 from runfold_projections.run import RunRecord
@@ -25,58 +23,60 @@ _ACCEPTED: Final[tuple[Outcome, str]] = ("accepted", "")
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some records in a row. What is said of them may include a few before them: it is there to
-    skip a slice by.
+    """Consecutive records. `max_time`, `types` and `turns` may also cover a few records before
+    them: they serve to skip a slice without reading it.
     """
 
     next_offset: int
     max_time: int
     """The latest append time, milliseconds since 1970."""
     types: Collection[str]
-    """Of the events that count; `turns` likewise."""
+    """The types of the events that count; `turns` likewise."""
     turns: Collection[str]
     admitted: Callable[[], list[Admitted]]
-    """The records themselves. Calling it is the expensive part."""
+    """Decodes the records. Calling it costs most of the time of a read."""
     counting: Callable[[], tuple[list[Record], Mapping[int, Outcome]]]
-    """Those whose events count, as they are in the log, and the outcomes of those that were not
-    simply accepted: a tenth of the expense.
+    """The records whose events count, as they are in the log, and the outcomes of records that were
+    not simply accepted. Calling it costs a tenth of `admitted`.
     """
 
 
 class History(Protocol):
-    """A run up to `end`, which was known when the reading began: reading it twice gives the
-    same.
+    """A run up to `end`. The end is fixed when the reading begins, so reading the run twice gives
+    the same.
     """
 
     source: ClassVar[Source]
     run_id: str
     end: int
     base: RunRecord
-    """The run record after the first `base.next_offset` records, to go on from."""
+    """The run record after the first `base.next_offset` records. Later records are folded onto it."""
     base_last_offset: int
-    """The last of those whose event counts; -1 if there is none."""
+    """The last of these records whose event counts; -1 if there is none."""
 
     def slices(self, *, first_offset: int = 0, end: int | None = None) -> AsyncGenerator[Slice, None]:
         """The records of `[first_offset, end)`. Raises `UnavailableError`."""
 
     async def event(self, offset: int) -> AnyEvent:
-        """The event at `offset`, which must be one that counts. Raises `UnavailableError`."""
+        """The event at `offset`, which must count. Raises `UnavailableError`."""
 
 
 class SnapshotHistory:
-    """From pages in MongoDB. A switch of the edition in the middle of reading goes unnoticed."""
+    """From pages in MongoDB. If the edition is dropped meanwhile, the reading goes on in the current
+    edition.
+    """
 
     source: ClassVar[Source] = "snapshot"
 
-    def __init__(self, snapshots: Snapshots, snapshot: Snapshot) -> None:
-        self.edition = snapshot.edition
-        """The one that is read; another one when it has gone."""
-        self.log_id = snapshot.state.log_id
-        self.run_id = snapshot.state.run_id
-        self.end = snapshot.end
-        self.base = snapshot.state.record
-        self.base_last_offset = snapshot.state.last_offset
-        self._snapshots = snapshots
+    def __init__(self, stored_runs: StoredRuns, stored: StoredRun) -> None:
+        self.edition = stored.edition
+        """The edition that is read; the current one if that was dropped."""
+        self.log_id = stored.state.log_id
+        self.run_id = stored.state.run_id
+        self.end = stored.end
+        self.base = stored.state.record
+        self.base_last_offset = stored.state.last_offset
+        self._stored_runs = stored_runs
         self._last: dict[int, Record] = {}
 
     async def slices(self, *, first_offset: int = 0, end: int | None = None) -> AsyncGenerator[Slice, None]:
@@ -102,7 +102,7 @@ class SnapshotHistory:
         return await pages.begin_of_last(self.log_id, end=self.end, newest=wanted, counts=counts)
 
     async def event(self, offset: int) -> AnyEvent:
-        # Events that are asked for one by one are near each other, so the last page is kept.
+        # Single events are mostly read near each other, so the last page is kept.
         while offset not in self._last:
             async with aclosing(self.edition.pages.read(self.log_id, first_offset=offset)) as pages:
                 async for page in pages:
@@ -113,19 +113,17 @@ class SnapshotHistory:
         return decode(self._last[offset].value)
 
     async def _change_edition(self, reason: str) -> None:
-        """Goes on in the edition that is read by now. Raises `UnavailableError` if that is the same
-        one.
-        """
-        await self._snapshots.look()
-        current = await self._snapshots.current()
+        """Goes on in the current edition. Raises `UnavailableError` if it is the same edition."""
+        await self._stored_runs.look()
+        current = await self._stored_runs.current()
         if current is None or current.name == self.edition.name:
             raise UnavailableError("MongoDB", reason=reason)
         self.edition = current
 
 
 class LogHistory:
-    """From the run's topic in Kafka. Outcomes need what was before, so it is always read from its
-    beginning.
+    """From the run's topic in Kafka. An outcome depends on earlier records, so the topic is always
+    read from its beginning.
     """
 
     source: ClassVar[Source] = "log"
@@ -151,8 +149,8 @@ class LogHistory:
         async for one in self._admitted(end):
             if one.record.offset >= first_offset:
                 portion.append(one)
-            # A fetch may bring ten thousand records, which takes too long and too much memory to
-            # decode at once.
+            # A fetch may contain ten thousand records. Decoding them at once would take too long
+            # and too much memory.
             if len(portion) == _PORTION:
                 yield _slice_of_records(portion)
                 portion = []
@@ -174,8 +172,7 @@ class LogHistory:
         raise UnavailableError("Kafka", reason=f"offset {offset} of {self._topic} is gone")
 
     def _read(self, first_offset: int, end: int) -> AsyncGenerator[list[Record], None]:
-        # An `async def` with a `yield` is a generator, whatever its annotation says: it can be
-        # closed.
+        # `read` is annotated as an iterator, but it is a generator, which can be closed.
         reading: AsyncGenerator[list[Record], None] = read(  # type: ignore[assignment]  # see above
             self._settings, self._topic, first_offset=first_offset, end=end
         )
@@ -191,21 +188,22 @@ def _slice_of(page: Page, *, first_offset: int, end: int) -> Slice:
         return page.records()
 
     def counting() -> tuple[list[Record], Mapping[int, Outcome]]:
-        # Of thousands of events each more object is for the collector to walk over.
+        # One more object for each of thousands of events would cost the garbage collector time.
         if not outcomes:
             return records(), {}
-        said = {offset: outcome for offset, (outcome, _) in outcomes.items()}
-        return [one for one in records() if said.get(one.offset, "accepted") in COUNTING], said
+        exceptions = {offset: outcome for offset, (outcome, _) in outcomes.items()}
+        counted = [record for record in records() if exceptions.get(record.offset, "accepted") in COUNTING]
+        return counted, exceptions
 
     def admitted() -> list[Admitted]:
-        found = [(record, *outcomes.get(record.offset, _ACCEPTED)) for record in records()]
-        # Whoever wrote the page has decoded them: they are not examined once more.
+        judged = [(record, *outcomes.get(record.offset, _ACCEPTED)) for record in records()]
+        # The projector has validated these bytes before, so they are decoded without validation.
         events = iter(
-            decode_again([record.value or b"" for record, outcome, _ in found if outcome != "undecodable"])
+            decode_again([record.value or b"" for record, outcome, _ in judged if outcome != "undecodable"])
         )
         return [
             Admitted(record, outcome, None if outcome == "undecodable" else next(events), reason)
-            for record, outcome, reason in found
+            for record, outcome, reason in judged
         ]
 
     return Slice(

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 from runfold.log.settings import LogSettings
 from runfold.log.tail import Tail
 from runfold.query.events import record_json
-from runfold.query.runs import RunReader, Standing
+from runfold.query.runs import FollowStart, RunReader
 from runfold_projections.admission import Admitted
 from runfold_schemas.codec import Record
 from runfold_schemas.errors import UnavailableError
@@ -117,7 +117,7 @@ class LiveRuns:
         `RunReader.history` does.
         """
         if run_id not in self._channels:
-            standing = await self._reader.standing(run_id)
+            standing = await self._reader.follow_start(run_id)
             if run_id not in self._channels:  # nobody else came first while we read
                 self._open(run_id, standing)
         channel = self._channels[run_id]
@@ -130,7 +130,7 @@ class LiveRuns:
             if not channel.seats:
                 self._close(run_id, channel)
 
-    def _open(self, run_id: str, standing: Standing) -> None:
+    def _open(self, run_id: str, standing: FollowStart) -> None:
         channel = self._channels[run_id] = _Channel(standing)
         if self._tail is not None:
             self._tail.follow(channel.at, channel.next_offset)
@@ -165,7 +165,7 @@ class LiveRuns:
 class _Channel:
     """A followed run: the outcomes so far, and the seats that get what comes."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: FollowStart) -> None:
         self.at = Partition(standing.topic, 0)
         self.admission = standing.admission
         self.next_offset = standing.next_offset

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from runfold.client.memory import MemoriesWanted, Published
 from runfold.log.shared import deciding
-from runfold.query.decided import DecidedReader
+from runfold.query.shared import SharedReader
 from runfold.store.memories import cursor_after
 from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
 from runfold_schemas.cursors import decode_offset, encode_offset
@@ -20,16 +20,16 @@ from runfold_schemas.topics import Partition
 class StoredMemories:
     """A `MemoryReader`."""
 
-    def __init__(self, decided: DecidedReader) -> None:
-        self._decided = decided
-        self._topics = decided.topics
+    def __init__(self, shared: SharedReader) -> None:
+        self._shared = shared
+        self._topics = shared.topics
 
     async def bank(self, bank_id: str) -> BankRecord | None:
-        edition = await self._decided.of_keys(bank_key(bank_id))
+        edition = await self._shared.edition_of_keys(bank_key(bank_id))
         return (await edition.banks.get([bank_id])).get(bank_id) if edition else None
 
     async def banks(self, *, limit: int, cursor: str | None) -> tuple[list[BankRecord], str | None]:
-        edition = await self._decided.all_of(self._topics.banks)
+        edition = await self._shared.edition_of_topic(self._topics.banks)
         return await edition.banks.list(limit=limit, cursor=cursor) if edition else ([], None)
 
     async def outcomes(self, published: Sequence[Published]) -> list[Refused | MemoryRecord | None]:
@@ -37,7 +37,7 @@ class StoredMemories:
         for one in published:
             at = deciding(self._topics, one.key)
             ends[at] = max(ends.get(at, 0), one.offset + 1)
-        edition = await self._decided.folded(ends)
+        edition = await self._shared.edition_at(ends)
         if edition is None:
             return []
         refused, found = await asyncio.gather(
@@ -48,13 +48,13 @@ class StoredMemories:
 
     async def head(self, bank_id: str, memory_id: str) -> Head | None:
         key = memory_key(bank_id, memory_id)
-        edition = await self._decided.of_keys(key)
+        edition = await self._shared.edition_of_keys(key)
         found = (await edition.shared_positions.heads([key])).get(key) if edition else None
         return found.head if found else None
 
     async def find(self, bank_id: str, memory_id: str) -> MemoryRecord | None:
         key = memory_key(bank_id, memory_id)
-        edition = await self._decided.of_keys(key)
+        edition = await self._shared.edition_of_keys(key)
         return (await edition.memories.get([key], now=datetime.now(UTC))).get(key) if edition else None
 
     async def revisions(
@@ -68,7 +68,7 @@ class StoredMemories:
         cursor: str | None,
     ) -> tuple[list[Revision], str | None]:
         key, before = memory_key(bank_id, memory_id), decode_offset(cursor) if cursor is not None else None
-        edition = await self._decided.of_keys(key)
+        edition = await self._shared.edition_of_keys(key)
         if edition is None:
             return [], None
         found = await edition.revisions.list(
@@ -78,7 +78,7 @@ class StoredMemories:
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None:
         key = memory_key(bank_id, memory_id)
-        edition = await self._decided.of_keys(key)
+        edition = await self._shared.edition_of_keys(key)
         if edition is None:
             return None
         offset = (await edition.shared_positions.first_offsets([(key, revision_id)])).get((key, revision_id))
@@ -87,7 +87,7 @@ class StoredMemories:
     async def list(
         self, bank_id: str, wanted: MemoriesWanted, *, limit: int, cursor: str | None
     ) -> tuple[list[MemoryRecord], str | None]:
-        edition = await self._decided.all_of(self._topics.memories)
+        edition = await self._shared.edition_of_topic(self._topics.memories)
         if edition is None:
             return [], None
         listed = edition.memories.list(

@@ -10,7 +10,7 @@ from runfold.query.as_of import AsOf
 from runfold.query.events import EventFilter
 from runfold.query.faults import Rules, Validate, rules
 from runfold.query.history import Source
-from runfold.query.requests import Form
+from runfold.query.requests import RequestFormat
 from runfold.store.runs import RunFilter
 from runfold_projections.providers import Lossy
 from runfold_schemas.codec import event_types
@@ -151,15 +151,15 @@ def form(
         Lossy,
         Query(description="`drop`: leave out what the provider cannot express, and list it in `dropped`."),
     ] = "refuse",
-) -> Form | None:
-    return None if format == "canonical" else Form(format, lossy)
+) -> RequestFormat | None:
+    return None if format == "canonical" else RequestFormat(format, lossy)
 
 
-RunsWanted = Annotated[RunFilter, Depends(run_filter)]
-EventsWanted = Annotated[EventFilter, Depends(event_filter)]
+RunFilters = Annotated[RunFilter, Depends(run_filter)]
+EventFilters = Annotated[EventFilter, Depends(event_filter)]
 CutOff = Annotated[AsOf, Depends(as_of)]
 Validator = Annotated[Validate | None, Depends(validator)]
-FormWanted = Annotated[Form | None, Depends(form)]
+FormatQuery = Annotated[RequestFormat | None, Depends(form)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +168,12 @@ class LedgerParameters:
 
     cut_off: CutOff
     validate: Validator
-    form: FormWanted
+    form: FormatQuery
     min_offset: MinOffset = None
     source: From = "snapshot"
 
 
-LedgerWanted = Annotated[LedgerParameters, Depends()]
+LedgerQuery = Annotated[LedgerParameters, Depends()]
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -1,46 +1,44 @@
-"""What the query routes read with: all connections of the service, and what is built on them."""
+"""All connections of the query service, and the readers built on them."""
 
 from contextlib import AsyncExitStack
 from typing import Self
 
 from runfold.embeddings import embedder_of
+from runfold.query.catalog import RunCatalog
 from runfold.query.checkpoints import Checkpoints
-from runfold.query.decided import DecidedReader
 from runfold.query.live import LiveRuns
-from runfold.query.lives import Lives
 from runfold.query.memories import StoredMemories
 from runfold.query.runs import RunReader
 from runfold.query.session_runs import SessionRuns
 from runfold.query.sessions import StoredSessions
+from runfold.query.shared import SharedReader
 from runfold.query.similarity import StoredSimilarity
-from runfold.query.snapshots import Snapshots
+from runfold.query.stored_runs import StoredRuns
 from runfold.settings import Settings
 
 
 class Reading:
-    """Use it as an async context manager. Neither Kafka nor MongoDB need be there: what needs one
-    that is away fails as retriable, and works again when it is back.
+    """Use it as an async context manager. It starts without Kafka and without MongoDB. A read that
+    needs a server that does not answer fails as retriable, and works again when the server is back.
     """
 
     def __init__(self, settings: Settings) -> None:
         log = settings.log("runfold/query")
-        self.snapshots = Snapshots(settings)
+        self.stored_runs = StoredRuns(settings)
         self.runs = RunReader(
-            self.snapshots,
-            lives := Lives(log, timeout_seconds=settings.wait_timeout_seconds),
+            self.stored_runs,
+            catalog := RunCatalog(log, timeout_seconds=settings.wait_timeout_seconds),
             log,
             wait_timeout_seconds=settings.wait_timeout_seconds,
         )
         self.checkpoints = Checkpoints()
-        self.sessions = SessionRuns(self.snapshots, self.runs)
-        self.decided = decided = DecidedReader(
-            self.snapshots, log, wait_timeout_seconds=settings.wait_timeout_seconds
-        )
-        self.stored_sessions = StoredSessions(decided, self.runs)
-        self.stored_memories = StoredMemories(decided)
-        self.similarity = StoredSimilarity(decided, lambda: embedder_of(settings))
+        self.sessions = SessionRuns(self.stored_runs, self.runs)
+        shared = SharedReader(self.stored_runs, log, wait_timeout_seconds=settings.wait_timeout_seconds)
+        self.stored_sessions = StoredSessions(shared, self.runs)
+        self.stored_memories = StoredMemories(shared)
+        self.similarity = StoredSimilarity(shared, lambda: embedder_of(settings))
         self.live = LiveRuns(log, self.runs)
-        self._parts = (self.snapshots, lives, decided, self.similarity, self.live)
+        self._parts = (self.stored_runs, catalog, shared, self.similarity, self.live)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -52,7 +50,7 @@ class Reading:
         await self._stack.aclose()
 
     async def check_ready(self) -> None:
-        """Raises `UnavailableError` while MongoDB, which nearly every answer comes from, does not
-        answer.
+        """Raises `UnavailableError` while MongoDB does not answer, since nearly every read needs
+        it.
         """
-        await self.snapshots.look()
+        await self.stored_runs.look()

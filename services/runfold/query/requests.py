@@ -29,7 +29,7 @@ _MESSAGES: Final[TypeAdapter[list[Message]]] = TypeAdapter(list[Message])
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class RequestFormat:
     """The request that is wanted, and what becomes of what it cannot express."""
 
     provider: Provider
@@ -37,7 +37,12 @@ class Form:
 
 
 async def run_request(
-    history: History, form: Form, *, end: int, more: Sequence[Message] = (), validate: Validate | None = None
+    history: History,
+    form: RequestFormat,
+    *,
+    end: int,
+    more: Sequence[Message] = (),
+    validate: Validate | None = None,
 ) -> bytes:
     """The answer for the first `end` offsets of a run, with the caller's own messages at its end.
 
@@ -48,7 +53,11 @@ async def run_request(
 
 
 async def session_request(
-    session_id: str, histories: AsyncIterator[History], form: Form, *, validate: Validate | None = None
+    session_id: str,
+    histories: AsyncIterator[History],
+    form: RequestFormat,
+    *,
+    validate: Validate | None = None,
 ) -> bytes:
     """The answer for the runs of a session as one conversation. Raises as `run_request`."""
     messages: list[Message] = []
@@ -76,7 +85,9 @@ async def _whole(portions: AsyncIterable[list[Fields]], events: int) -> list[Mes
     return _MESSAGES.validate_python([message async for portion in portions for message in portion])
 
 
-def _answer(heading: dict[str, Any], messages: list[Message], form: Form, validate: Validate | None) -> bytes:
+def _answer(
+    heading: dict[str, Any], messages: list[Message], form: RequestFormat, validate: Validate | None
+) -> bytes:
     encoded = encode(messages, form.provider, lossy=form.lossy)
     answer = heading | {
         "format": form.provider,

@@ -1,6 +1,4 @@
-"""Finding a run and waiting for an offset of it: what every route that reads one run begins
-with.
-"""
+"""Finding a run and waiting for an offset in it. Every route that reads one run begins here."""
 
 import asyncio
 import time
@@ -8,9 +6,9 @@ from typing import NamedTuple
 
 from runfold.log.reader import end_offset
 from runfold.log.settings import LogSettings
+from runfold.query.catalog import RunCatalog
 from runfold.query.history import History, LogHistory, SnapshotHistory, Source
-from runfold.query.lives import Lives
-from runfold.query.snapshots import Snapshot, Snapshots
+from runfold.query.stored_runs import StoredRun, StoredRuns
 from runfold_projections.admission import Admission
 from runfold_projections.run import RunRecord, fold
 from runfold_schemas.catalog import Life
@@ -21,17 +19,13 @@ _POLL_SECONDS_MIN = 0.002
 _POLL_SECONDS_MAX = 0.020
 
 _PATIENCE_SECONDS = 0.5
-"""How long a read waits for the snapshot before it takes the trouble to read the whole log
-instead.
-"""
+"""How long a read waits for the projections before it reads the whole log instead."""
 
 _PATIENCE_NEW_SECONDS = 0.005
 
 
-class Standing(NamedTuple):
-    """The rule of outcomes after the first `next_offset` records of a log, to go on from with what
-    is appended.
-    """
+class FollowStart(NamedTuple):
+    """Where following a run begins: the rule of outcomes after the first `next_offset` records."""
 
     topic: str
     admission: Admission
@@ -40,10 +34,10 @@ class Standing(NamedTuple):
 
 class RunReader:
     def __init__(
-        self, snapshots: Snapshots, lives: Lives, log: LogSettings, *, wait_timeout_seconds: float
+        self, stored_runs: StoredRuns, catalog: RunCatalog, log: LogSettings, *, wait_timeout_seconds: float
     ) -> None:
-        self._snapshots = snapshots
-        self._lives = lives
+        self._stored_runs = stored_runs
+        self._catalog = catalog
         self._log = log
         self._topics = Topics(log.prefix)
         self._wait_timeout_seconds = wait_timeout_seconds
@@ -51,42 +45,40 @@ class RunReader:
     async def history(
         self, run_id: str, *, min_offset: int | None = None, source: Source = "snapshot"
     ) -> History:
-        """The run as it is now; with `min_offset`, not before it holds that offset.
+        """The run as it is now. With `min_offset`, the call waits until the run holds that offset.
 
-        A run that is not projected yet, or not that far, is read from the log instead, after a
-        short wait.
+        A run that is not projected yet, or not up to the offset, is read from the log after a short
+        wait.
 
         Raises `RunNotFoundError`, `NotYetVisibleError`, `UnavailableError`, `InvalidIdError`.
         """
         check_id(run_id, name="run_id")
         if source == "log":
-            return await self._from_log(await self._lives.find(run_id))
-        snapshot = await self._snapshots.find(run_id)
-        if snapshot is None:
-            return await self._holding(min_offset or 0, await self._lives.find(run_id))
-        if min_offset is None or snapshot.end > min_offset:
-            return SnapshotHistory(self._snapshots, snapshot)
-        return await self._holding(min_offset, snapshot.state.life)
+            return await self._from_log(await self._catalog.find(run_id))
+        stored = await self._stored_runs.find(run_id)
+        if stored is None:
+            return await self._wait_for(min_offset or 0, await self._catalog.find(run_id))
+        if min_offset is None or stored.end > min_offset:
+            return SnapshotHistory(self._stored_runs, stored)
+        return await self._wait_for(min_offset, stored.state.life)
 
     async def up_to(self, life: Life, end: int, *, patience_seconds: float) -> History:
-        """The run of a life that is known already, whose log is known to reach `end`, at least up
-        to there.
+        """The run of a life whose log reaches `end`, at least up to there.
 
-        Waits so long for the projector, then reads the log. Raises `UnavailableError`.
+        Waits `patience_seconds` for the projector, then reads the log. Raises `UnavailableError`.
         """
-        snapshot = await self._snapshots.find(life.run_id)
-        if snapshot is not None and snapshot.end >= end:
-            return SnapshotHistory(self._snapshots, snapshot)
-        if snapshot is None:
-            # The run is new, and a new run takes its time to be projected: longer than it takes to
-            # read the log.
+        stored = await self._stored_runs.find(life.run_id)
+        if stored is not None and stored.end >= end:
+            return SnapshotHistory(self._stored_runs, stored)
+        if stored is None:
+            # The run is new. Projecting a new run takes longer than reading its log.
             patience_seconds = min(patience_seconds, _PATIENCE_NEW_SECONDS)
         history = await self._poll(life.run_id, end - 1, until=time.monotonic() + patience_seconds)
         return history or self.log_history(life, end=end)
 
     async def record(self, history: History) -> RunRecord:
-        """The run record at the history's end. The saved one may lag behind the pages, so the rest
-        is folded here.
+        """The run record at the history's end. The saved record may lag behind the pages, so later
+        records are folded here.
         """
         record = history.base
         async for part in history.slices(first_offset=record.next_offset):
@@ -94,43 +86,43 @@ class RunReader:
             await asyncio.sleep(0)
         return record
 
-    async def standing(self, run_id: str) -> Standing:
-        """Where to begin to follow a run: at the end of what is stored. Raises as `history`
+    async def follow_start(self, run_id: str) -> FollowStart:
+        """Where to begin to follow a run: at the end of its stored pages. Raises as `history`
         does.
         """
-        snapshot = await self._snapshots.find(check_id(run_id, name="run_id"))
-        if snapshot is None:
-            life = await self._lives.find(run_id)
-            return Standing(self._topics.run(run_id, life.log_id), Admission(run_id), 0)
-        state = snapshot.state
-        seen, end = await self._event_ids(snapshot)
-        snapshot = snapshot._replace(end=end)
+        stored = await self._stored_runs.find(check_id(run_id, name="run_id"))
+        if stored is None:
+            life = await self._catalog.find(run_id)
+            return FollowStart(self._topics.run(run_id, life.log_id), Admission(run_id), 0)
+        state = stored.state
+        seen, end = await self._event_ids(stored)
+        stored = stored._replace(end=end)
         admission = Admission(
             run_id, seen=seen, opened=state.opened, ended=state.ended, last_offset=state.last_offset
         )
-        history = SnapshotHistory(self._snapshots, snapshot)
+        history = SnapshotHistory(self._stored_runs, stored)
         async for part in history.slices(first_offset=state.record.next_offset):
             for one in part.admitted():
                 admission.replay(one)
-        return Standing(self._topics.run(run_id, state.log_id), admission, end)
+        return FollowStart(self._topics.run(run_id, state.log_id), admission, end)
 
-    async def _event_ids(self, snapshot: Snapshot) -> tuple[list[str], int]:
-        """The ids of all events that count, and the end of the pages that say so."""
+    async def _event_ids(self, stored: StoredRun) -> tuple[list[str], int]:
+        """The ids of all events that count, and the end of the pages that hold them."""
         seen: list[str] = []
         end = 0
-        async for page in snapshot.edition.pages.read(snapshot.state.log_id, bodies=False):
+        async for page in stored.edition.pages.read(stored.state.log_id, bodies=False):
             seen += page.event_ids()
             end = page.next_offset
             await asyncio.sleep(0)
-        if end < snapshot.end:
+        if end < stored.end:
             raise UnavailableError(
-                "MongoDB", reason=f"the pages of run {snapshot.state.run_id!r} are being replaced"
+                "MongoDB", reason=f"the pages of run {stored.state.run_id!r} are being replaced"
             )
         return seen, end
 
-    async def _holding(self, min_offset: int, life: Life) -> History:
-        """The history that holds `min_offset`: the snapshot's if it does so soon, else the log's if
-        it does at all.
+    async def _wait_for(self, min_offset: int, life: Life) -> History:
+        """The history that holds `min_offset`: from the projections if they reach it soon, else
+        from the log if it is there.
         """
         began = time.monotonic()
         patient_until = began + min(_PATIENCE_SECONDS, self._wait_timeout_seconds)
@@ -139,7 +131,7 @@ class RunReader:
         from_log = await self._from_log(life)
         if from_log.end > min_offset:
             return from_log
-        # The offset is of an event that is still on its way into the log, or of none.
+        # The event is still on its way into the log, or there is none at this offset.
         if history := await self._poll(life.run_id, min_offset, until=began + self._wait_timeout_seconds):
             return history
         raise NotYetVisibleError(
@@ -148,11 +140,11 @@ class RunReader:
 
     async def _poll(self, run_id: str, min_offset: int, *, until: float) -> History | None:
         pause = _POLL_SECONDS_MIN
-        snapshot: Snapshot | None = None
+        stored: StoredRun | None = None
         while True:
-            snapshot = await snapshot.again() if snapshot else await self._snapshots.find(run_id)
-            if snapshot is not None and snapshot.end > min_offset:
-                return SnapshotHistory(self._snapshots, snapshot)
+            stored = await stored.refresh() if stored else await self._stored_runs.find(run_id)
+            if stored is not None and stored.end > min_offset:
+                return SnapshotHistory(self._stored_runs, stored)
             if time.monotonic() > until:
                 return None
             await asyncio.sleep(pause)

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from runfold.query.history import History
 from runfold.query.runs import RunReader
-from runfold.query.snapshots import Snapshots
+from runfold.query.stored_runs import StoredRuns
 from runfold.store.runs import RunFilter, RunState
 from runfold_projections.run import RunRecord
 from runfold_schemas.cursors import decode_cursor, encode_cursor
@@ -29,8 +29,8 @@ _POSITION: Final = TypeAdapter[Position](Position)
 
 
 class SessionRuns:
-    def __init__(self, snapshots: Snapshots, runs: RunReader) -> None:
-        self._snapshots = snapshots
+    def __init__(self, stored_runs: StoredRuns, runs: RunReader) -> None:
+        self._stored_runs = stored_runs
         self._runs = runs
 
     async def runs(
@@ -58,10 +58,10 @@ class SessionRuns:
     async def _sorted(self, session_id: str) -> list[tuple[Position, RunState]]:
         check_session_id(session_id)
         of_session = RunFilter(session_id=session_id)
-        states, cursor = await self._snapshots.runs(of_session, limit=_BATCH)
+        states, cursor = await self._stored_runs.runs(of_session, limit=_BATCH)
         while cursor is not None:
-            more, cursor = await self._snapshots.runs(of_session, limit=_BATCH, cursor=cursor)
+            more, cursor = await self._stored_runs.runs(of_session, limit=_BATCH, cursor=cursor)
             states += more
-        times = await self._snapshots.first_times([state.log_id for state in states])
+        times = await self._stored_runs.first_times([state.log_id for state in states])
         positions = [(times.get(state.log_id, _NOT_STORED), state.log_id) for state in states]
         return sorted(zip(positions, states, strict=True), key=itemgetter(0))

@@ -1,7 +1,7 @@
 """Sessions as MongoDB has them, and nothing older than what was acknowledged before they were asked
 for.
 
-Kafka is asked how far the logs reach that decide an answer (`DecidedReader`). A run that the
+Kafka is asked how far the logs reach that decide an answer (`SharedReader`). A run that the
 projector has not reached yet is read from its log.
 """
 
@@ -15,9 +15,9 @@ from runfold.client.session import EventsWanted, Logged, Session
 from runfold.client.session_log import is_shown, is_wanted, shared_scopes
 from runfold.log.reader import LogGoneError
 from runfold.log.shared import deciding
-from runfold.query.decided import DecidedReader
 from runfold.query.history import History, Slice, SnapshotHistory
 from runfold.query.runs import RunReader
+from runfold.query.shared import SharedReader
 from runfold.store.edition import Edition
 from runfold.store.sessions import SessionFilter
 from runfold.store.state import own_scope
@@ -44,13 +44,13 @@ _ATTEMPTS: Final = 5
 class StoredSessions:
     """A `SessionReader`."""
 
-    def __init__(self, decided: DecidedReader, runs: RunReader) -> None:
-        self._decided = decided
+    def __init__(self, shared: SharedReader, runs: RunReader) -> None:
+        self._shared = shared
         self._runs = runs
-        self._topics = decided.topics
+        self._topics = shared.topics
 
     async def find(self, session_id: str) -> SessionRecord | None:
-        edition = await self._decided.of_keys(session_key(session_id))
+        edition = await self._shared.edition_of_keys(session_key(session_id))
         if edition is None:
             return None
         return (await edition.sessions.get([session_id])).get(session_id)
@@ -58,11 +58,11 @@ class StoredSessions:
     async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
         scopes = shared_scopes(record)
         at = self._run_partition(record)
-        ends = await self._decided.ends({*(deciding(self._topics, scope) for scope in scopes), at})
+        ends = await self._shared.ends({*(deciding(self._topics, scope) for scope in scopes), at})
         end = ends.pop(at, None)
         if end is None:
             raise LogGoneError(at.topic)
-        shared = await self._values(await self._decided.folded(ends), scopes)
+        shared = await self._values(await self._shared.edition_at(ends), scopes)
         return await self._session(record, end, shared, wanted)
 
     async def _session(
@@ -99,14 +99,14 @@ class StoredSessions:
         return self._runs.log_history(life, end=end), {}
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
-        return await self._values(await self._decided.of_keys(*scopes), scopes)
+        return await self._values(await self._shared.edition_of_keys(*scopes), scopes)
 
     async def _views(self, edition: Edition, records: Sequence[SessionRecord]) -> list[Session]:
         """Those that are not gone, in few queries, but for those whose saved state is behind their
         log.
         """
         places = {record.run_id: at for record in records if (at := self._place(record)) is not None}
-        ends = await self._decided.ends(places.values())
+        ends = await self._shared.ends(places.values())
         standing = [record for record in records if record.run_id in places and places[record.run_id] in ends]
         states = await edition.runs.get_many([record.run_id for record in standing])
         scopes = {
@@ -159,7 +159,7 @@ class StoredSessions:
     async def list(
         self, *, app: str | None, user: str | None, labels: Mapping[str, str], limit: int, cursor: str | None
     ) -> tuple[list[Session], str | None]:
-        edition = await self._decided.all_of(self._topics.sessions)
+        edition = await self._shared.edition_of_topic(self._topics.sessions)
         if edition is None:
             return [], None
         records, following = await edition.sessions.list(

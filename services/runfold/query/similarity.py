@@ -18,7 +18,7 @@ from runfold.client.memory import Near
 from runfold.embeddings import Embedder
 from runfold.embeddings.embedder import Vector
 from runfold.embeddings.nearest import Neighbour, nearest
-from runfold.query.decided import DecidedReader
+from runfold.query.shared import SharedReader
 from runfold.store.edition import Edition
 from runfold.store.memories import MemoryVectorName
 from runfold_projections.memory import MemoryRecord
@@ -37,8 +37,8 @@ class StoredSimilarity:
     the first question, which may raise `ConfigurationError`.
     """
 
-    def __init__(self, decided: DecidedReader, make_embedder: Callable[[], Embedder]) -> None:
-        self._decided = decided
+    def __init__(self, shared: SharedReader, make_embedder: Callable[[], Embedder]) -> None:
+        self._shared = shared
         self._make_embedder = make_embedder
         self._made_embedder: Embedder | None = None
         self._stack = AsyncExitStack()
@@ -62,7 +62,10 @@ class StoredSimilarity:
         embedder = await self._embedder()
         asked = asyncio.create_task(embedder.embed([query]))
         try:
-            edition, now = await self._decided.all_of(self._decided.topics.memories), datetime.now(UTC)
+            edition, now = (
+                await self._shared.edition_of_topic(self._shared.topics.memories),
+                datetime.now(UTC),
+            )
             if edition is None:
                 return []
             described = await edition.memories.vector_names(bank_id, scope, now=now)

@@ -1,8 +1,8 @@
-"""Reading what the topics that runs share decide: nothing older than what was acknowledged before
-it was asked for.
+"""Reads of what several runs share: sessions, their state, memories and banks. An answer contains
+every change that was acknowledged before the question.
 
-Kafka is asked how far the partitions reach that decide an answer; then the answer waits until as
-much is folded.
+The reader asks Kafka for the ends of the partitions that order these changes. Then it waits until
+an edition has folded them up to there.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Final, Self
 from runfold.log.ends import LogEnds
 from runfold.log.settings import LogSettings
 from runfold.log.shared import deciding, partitions_of
-from runfold.query.snapshots import Snapshots
+from runfold.query.stored_runs import StoredRuns
 from runfold.store.edition import Edition
 from runfold_schemas.errors import UnavailableError
 from runfold_schemas.topics import Partition, Topics
@@ -23,12 +23,14 @@ _POLL_SECONDS: Final = 0.002
 _POLL_SECONDS_MAX: Final = 0.020
 
 
-class DecidedReader:
-    """Use it as an async context manager; it connects to Kafka when it is first asked."""
+class SharedReader:
+    """Use it as an async context manager. It connects to Kafka on first use."""
 
-    def __init__(self, snapshots: Snapshots, settings: LogSettings, *, wait_timeout_seconds: float) -> None:
+    def __init__(
+        self, stored_runs: StoredRuns, settings: LogSettings, *, wait_timeout_seconds: float
+    ) -> None:
         self.topics = Topics(settings.prefix)
-        self._snapshots = snapshots
+        self._stored_runs = stored_runs
         self._settings = settings
         self._wait_timeout_seconds = wait_timeout_seconds
         self._connecting = asyncio.Lock()
@@ -41,21 +43,17 @@ class DecidedReader:
     async def __aexit__(self, *exc_info: object) -> None:
         await self._stack.aclose()
 
-    async def of_keys(self, *keys: str) -> Edition | None:
-        """The edition that has all that was said under these keys so far; None if nothing was ever
-        there to fold.
-        """
-        return await self.folded(await self.ends(deciding(self.topics, key) for key in keys))
+    async def edition_of_keys(self, *keys: str) -> Edition | None:
+        """The edition with all changes under these keys so far; None if there never was any."""
+        return await self.edition_at(await self.ends(deciding(self.topics, key) for key in keys))
 
-    async def all_of(self, topic: str) -> Edition | None:
-        """The edition that has all that this topic has so far; None if nothing was ever there to
-        fold.
-        """
-        return await self.folded(await self.ends(partitions_of(topic)))
+    async def edition_of_topic(self, topic: str) -> Edition | None:
+        """The edition with all changes of this topic so far; None if there never was any."""
+        return await self.edition_at(await self.ends(partitions_of(topic)))
 
     async def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The offset that the next record of each partition will get; nothing of one whose topic
-        does not exist.
+        """The offset that the next record of each partition will get. A partition whose topic does
+        not exist has no entry.
         """
         try:
             async with asyncio.timeout(self._wait_timeout_seconds):
@@ -65,13 +63,13 @@ class DecidedReader:
                 "Kafka", reason=f"no answer in {self._wait_timeout_seconds:g} s"
             ) from error
 
-    async def folded(self, ends: Mapping[Partition, int]) -> Edition | None:
-        """The edition that has folded these partitions up to these ends; None if nothing was ever
-        there to fold.
+    async def edition_at(self, ends: Mapping[Partition, int]) -> Edition | None:
+        """The edition that has folded these partitions up to these ends; None if the partitions
+        are empty and nothing was ever projected.
         """
         until, pause = time.monotonic() + self._wait_timeout_seconds, _POLL_SECONDS
         while True:
-            for edition in await self._snapshots.editions():
+            for edition in await self._stored_runs.editions():
                 positions = await edition.shared_positions.positions(ends)
                 if all(positions.get(at, 0) >= end for at, end in ends.items()):
                     return edition

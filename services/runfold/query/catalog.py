@@ -1,5 +1,5 @@
-"""Which log belongs to a run, by the catalog in Kafka: for runs that are not projected yet, or with
-MongoDB away.
+"""Which log belongs to a run, read from the catalog in Kafka. It is needed for a run that is not
+projected yet, and while MongoDB does not answer.
 """
 
 import asyncio
@@ -12,10 +12,8 @@ from runfold_schemas.catalog import Life
 from runfold_schemas.errors import RunNotFoundError, UnavailableError
 
 
-class Lives:
-    """Connects when it is first asked, so that whoever never needs the log does not depend on
-    Kafka.
-    """
+class RunCatalog:
+    """Connects on first use, so a service that never reads the log does not depend on Kafka."""
 
     def __init__(self, settings: LogSettings, *, timeout_seconds: float) -> None:
         self._settings = settings
@@ -31,9 +29,7 @@ class Lives:
         await self._stack.aclose()
 
     async def find(self, run_id: str) -> Life:
-        """The run's life as the catalog has it now. Raises `RunNotFoundError`,
-        `UnavailableError`.
-        """
+        """The current life of the run. Raises `RunNotFoundError`, `UnavailableError`."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 life = await (await self._connected()).lookup(run_id)
