@@ -1,10 +1,9 @@
-"""HTTP out: run records, events, ledgers and live runs, from the snapshot in MongoDB or from the
-log.
+"""HTTP out: run records, events, ledgers and live runs, from MongoDB or from the log.
 
-app ──> RunReader ──┬──> SnapshotHistory ──> StoredRuns ──> MongoDB        a run's records, slice by slice
-         │          └──> LogHistory ──────> RunCatalog, reader ──> Kafka
-         ├─> as_of      where a history is cut off
-         ├─> ledger     records -> messages, in two passes, streamed
-         └─> events     records -> the bytes that are in the log
-app ──> LiveRuns        one tail for all who follow a run
+app ──> RunReader ──┬──> SnapshotHistory ──> StoredRuns ──> MongoDB     a run's records, by slices
+         │          └──> LogHistory ──────> RunCatalog ──> Kafka
+         ├─> as_of            where a prefix of a history ends
+         ├─> ledger_reader    records -> messages; checkpoints are its cache
+         └─> events           records -> JSON with the bytes of the log
+app ──> LiveRuns              one tail for all followers
 """

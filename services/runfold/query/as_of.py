@@ -1,5 +1,5 @@
-"""Where a history is cut off to show the run as it was: after an offset, at a time, after a turn or
-before one.
+"""Prefixes of a history, which show the run as it was: up to an offset, a time or a turn, or before
+a turn.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """At most one of these is given; none means the whole run. Raises `InvalidEventError` for
-    more.
+    """The end of a prefix by at most one of these fields; without any, the whole run. Raises
+    `InvalidEventError` for two fields.
     """
 
     offset: int | None = None
@@ -31,9 +31,9 @@ class AsOf:
             "as_of_turn": self.turn,
             "before_turn": self.before_turn,
         }
-        given = [name for name, value in values.items() if value is not None]
-        if len(given) > 1:
-            raise InvalidEventError(f"only one of {' and '.join(given)} can be given", field=given[1])
+        names = [name for name, value in values.items() if value is not None]
+        if len(names) > 1:
+            raise InvalidEventError(f"only one of {' and '.join(names)} can be given", field=names[1])
 
     async def end(self, history: History) -> int:
         """The end of the prefix. Raises `InvalidEventError` for a turn that the run does not
@@ -51,43 +51,45 @@ class AsOf:
 
 
 async def _end_at(history: History, time: datetime) -> int:
-    """Before the first record whose running-maximum append time is later: a broker's clock may have
-    been set back.
+    """The first record that was appended later. A broker's clock may have been set back, so records
+    after it are not looked at.
     """
     milliseconds = (time - _EPOCH) // _MILLISECOND
-    async for part in history.slices():
-        if part.max_time > milliseconds:
-            for one in part.admitted():
-                if one.record.log_time > milliseconds:
-                    return one.record.offset
+    async for slice_ in history.slices():
+        if slice_.max_time > milliseconds:
+            for admitted in slice_.admitted():
+                if admitted.record.log_time > milliseconds:
+                    return admitted.record.offset
     return history.end
 
 
 async def _end_of_turn(history: History, turn_id: str) -> int:
     last: Slice | None = None
-    async for part in history.slices():
-        if turn_id in part.turns:
-            last = part
+    async for slice_ in history.slices():
+        if turn_id in slice_.turns:
+            last = slice_
     offsets = _offsets(last, turn_id)
     if not offsets:
-        raise _unknown(history, turn_id, field="as_of_turn")
+        raise _unknown_turn(history, turn_id, field="as_of_turn")
     return offsets[-1] + 1
 
 
 async def _begin_of_turn(history: History, turn_id: str) -> int:
-    async for part in history.slices():
-        if turn_id in part.turns and (offsets := _offsets(part, turn_id)):
+    async for slice_ in history.slices():
+        if turn_id in slice_.turns and (offsets := _offsets(slice_, turn_id)):
             return offsets[0]
-    raise _unknown(history, turn_id, field="before_turn")
+    raise _unknown_turn(history, turn_id, field="before_turn")
 
 
-def _offsets(part: Slice | None, turn_id: str) -> list[int]:
-    return [one.record.offset for one in part.admitted() if _is_of(one, turn_id)] if part else []
+def _offsets(slice_: Slice | None, turn_id: str) -> list[int]:
+    if slice_ is None:
+        return []
+    return [admitted.record.offset for admitted in slice_.admitted() if _is_of_turn(admitted, turn_id)]
 
 
-def _is_of(one: Admitted, turn_id: str) -> bool:
-    return one.counts and one.event is not None and one.event.turn_id == turn_id
+def _is_of_turn(admitted: Admitted, turn_id: str) -> bool:
+    return admitted.counts and admitted.event is not None and admitted.event.turn_id == turn_id
 
 
-def _unknown(history: History, turn_id: str, *, field: str) -> InvalidEventError:
+def _unknown_turn(history: History, turn_id: str, *, field: str) -> InvalidEventError:
     return InvalidEventError(f"run {history.run_id!r} has no turn {turn_id!r}", field=field)

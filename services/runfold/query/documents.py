@@ -1,4 +1,4 @@
-"""The answers of the query routes as the OpenAPI document describes them. The routes render them by
+"""The answers of the query routes, for the OpenAPI document. The routes render the JSON
 themselves.
 """
 
@@ -15,8 +15,8 @@ from runfold_schemas.messages import Message, Provider
 
 
 class RunList(BaseModel):
-    """A page of runs. Records are those that were saved last; under load they may be a moment
-    behind.
+    """A page of runs. The records are those that were saved last, which may lag a moment behind the
+    log.
     """
 
     runs: list[RunRecord]
@@ -27,11 +27,13 @@ class LoggedEvent(BaseModel):
     """A record of the log with its outcome."""
 
     offset: int
-    log_time: int = Field(description="When the log took it, milliseconds since 1970.")
+    log_time: int = Field(description="When the record was appended to the log, in milliseconds since 1970.")
     outcome: Outcome
-    reason: str | None = Field(None, description="Why it was not simply accepted.")
-    event: dict[str, Any] | None = Field(description="The event, byte for byte as it is in the log.")
-    value_base64: str | None = Field(None, description="The bytes of a record that is no event.")
+    reason: str | None = Field(None, description="The reason, if the record was not simply accepted.")
+    event: dict[str, Any] | None = Field(
+        description="The event, with the same bytes as in the log; null for a record that cannot be decoded."
+    )
+    value_base64: str | None = Field(None, description="The bytes of a record that cannot be decoded.")
 
 
 class EventList(BaseModel):
@@ -39,7 +41,9 @@ class EventList(BaseModel):
 
     run_id: str
     next_offset: int = Field(description="`first_offset` of the next page.")
-    end_offset: int = Field(description="The run's end as it is now; the last page's `next_offset`.")
+    end_offset: int = Field(
+        description="The current end of the run, which is the `next_offset` of the last page."
+    )
     events: list[LoggedEvent]
 
 
@@ -54,13 +58,13 @@ class LedgerAnswer(BaseModel):
     )
 
     run_id: str
-    next_offset: int = Field(description="The first offset that is not in it.")
+    next_offset: int = Field(description="The first offset that is not in the ledger.")
     messages: list[Message]
-    faults: list[Fault] | None = Field(None, description="There if validation was asked for.")
+    faults: list[Fault] | None = Field(None, description="Present if `validate` was given.")
 
 
 class NewMessages(BaseModel):
-    """Messages to put behind those of the ledger."""
+    """Messages to add at the end of the ledger."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"messages": [_QUESTION]}})
 
@@ -69,7 +73,7 @@ class NewMessages(BaseModel):
     @field_validator("messages")
     @classmethod
     def _survive_json(cls, messages: list[Message]) -> list[Message]:
-        """NaN is read by many and written by us to nobody. Raises `ValueError`."""
+        """Raises `ValueError` for NaN and Infinity, which are not JSON."""
         json.dumps([message.model_dump() for message in messages], allow_nan=False)
         return messages
 
@@ -77,7 +81,7 @@ class NewMessages(BaseModel):
 class SessionRun(BaseModel):
     run_id: str
     next_offset: int
-    messages: int = Field(description="How many of the session's messages are of this run.")
+    messages: int = Field(description="The number of messages of this run.")
 
 
 class SessionLedger(BaseModel):
@@ -86,27 +90,28 @@ class SessionLedger(BaseModel):
     session_id: str
     messages: list[Message]
     runs: list[SessionRun] = Field(description="In the order of their messages.")
-    faults: list[Fault] | None = Field(None, description="There if validation was asked for.")
+    faults: list[Fault] | None = Field(None, description="Present if `validate` was given.")
 
 
 class _ProviderRequest(BaseModel):
     """A ledger as a model provider's request."""
 
     format: Provider
-    request: dict[str, Any] = Field(description="To send as it is, with model, tools and limits added.")
-    dropped: list[Fault] = Field(description="What was left out.")
+    request: dict[str, Any] = Field(description="The body of the request. Add model, tools and limits.")
+    dropped: list[Fault] = Field(description="The parts that were left out.")
     tool_names: dict[str, str] = Field(
-        description="Names that had to be changed, with the ledger's own. Translate a call's name back, or say `tool_names` when you record the response."
+        description="Changed names of tools, with the ledger's own names. Translate the name of a call back, or give"
+        " `tool_names` when you record the response."
     )
-    tool_ids: dict[str, str] = Field(description="Ids of calls that had to be changed, likewise.")
-    faults: list[Fault] | None = Field(None, description="There if validation was asked for.")
+    tool_ids: dict[str, str] = Field(description="Changed ids of calls, with the ledger's own ids.")
+    faults: list[Fault] | None = Field(None, description="Present if `validate` was given.")
 
 
 class RunRequest(_ProviderRequest):
     """The request of a run's ledger."""
 
     run_id: str
-    next_offset: int = Field(description="The first offset that is not in it.")
+    next_offset: int = Field(description="The first offset that is not in the ledger.")
 
 
 class SessionRequest(_ProviderRequest):

@@ -1,4 +1,4 @@
-"""Validating messages on their way out, without holding all of them."""
+"""Validating the messages of a stream, without holding all of them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -14,16 +14,16 @@ Validate = Callable[[Sequence[Message]], list[Fault]]
 
 
 def rules(name: Rules, *, thinking: bool) -> Validate:
-    """The validator of that name. `thinking` says whether the model is called with thinking on."""
+    """The validator of that name. `thinking`: the model is called with thinking on."""
     return validate_strict if name == "strict" else partial(validate, provider=name, thinking=thinking)
 
 
 class Validation:
-    """Finds in a stream of messages what `validate` would find in the whole list.
+    """Finds in a stream of messages the faults that `validate` would find in the whole list.
 
-    By the strict rules a message is judged by its neighbours only where an assistant's calls meet
-    their results. So the list can be cut before every message that does not follow calls, and the
-    pieces validated one by one. A provider's rules look at the conversation as a whole.
+    The strict rules compare a message with its neighbours only where an assistant's calls meet
+    their results. So the list is cut before every message that does not follow calls, and each
+    piece is validated alone. A provider's rules need the whole conversation, so it is not cut.
     """
 
     def __init__(self, validate: Validate) -> None:
@@ -35,24 +35,24 @@ class Validation:
 
     def feed(self, messages: Iterable[Message]) -> None:
         for message in messages:
-            if self._in_pieces and self._piece and not _calls(self._piece[-1]):
+            if self._in_pieces and self._piece and not _has_calls(self._piece[-1]):
                 self._cut()
             self._piece.append(message)
 
     def finish(self) -> list[Fault]:
-        """Everything that was found, in the order of the messages."""
+        """All faults, in the order of the messages."""
         self._cut()
         return self._faults
 
     def _cut(self) -> None:
-        self._faults += [_moved(fault, self._first_index) for fault in self._validate(self._piece)]
+        self._faults += [_shift(fault, self._first_index) for fault in self._validate(self._piece)]
         self._first_index += len(self._piece)
         self._piece = []
 
 
-def _calls(message: Message) -> bool:
+def _has_calls(message: Message) -> bool:
     return message.role == "assistant" and any(isinstance(part, ToolUsePart) for part in message.parts)
 
 
-def _moved(fault: Fault, by: int) -> Fault:
+def _shift(fault: Fault, by: int) -> Fault:
     return fault if fault.message_index is None else replace(fault, message_index=fault.message_index + by)

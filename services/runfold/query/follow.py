@@ -1,8 +1,8 @@
-"""One follower: a run's history first, then what is appended, as server-sent events.
+"""One follower: first a run's history, then each new record, as server-sent events.
 
-Its seat is taken before the history is read, so nothing falls between the two. Who takes too long
-to read is overrun, and goes through the same again from where it stands: the queue of a slow
-follower is the snapshot.
+A follower takes its seat before it reads the history, so it misses no record between the two. A
+follower that reads too slowly is overrun: it begins again at its own offset, with the history. So
+the stored run is the queue of a slow follower.
 """
 
 import json
@@ -26,62 +26,62 @@ _log = logging.getLogger(__name__)
 class Follower:
     run_id: str
     next_offset: int
-    """Where it stands: the offset of the next record that it gets."""
-    wanted: EventFilter
+    """The offset of the next record that it gets."""
+    event_filter: EventFilter
     until_end: bool = False
-    """Leaves when the run ends; otherwise it stays, since late events may come."""
+    """The stream ends when the run ends. Otherwise it stays open, since late events may follow."""
     keep_alive_seconds: float = _KEEP_ALIVE_SECONDS
 
     async def stream(self, live: LiveRuns, reader: RunReader) -> AsyncGenerator[bytes, None]:
-        """Endless, but for `until_end`. What comes first comes when the run was found; raises as
-        `RunReader.history` does.
+        """The stream, which only `until_end` ends. Its first chunk follows when the run was found.
+        Raises as `RunReader.history` does.
         """
         while True:
             async with live.seat(self.run_id) as seat:
                 yield b"retry: %d\n\n" % _RETRY_MILLISECONDS
-                async for frames in self._past(seat, reader):
+                async for frames in self._read_past(seat, reader):
                     yield frames
                 if self.until_end and seat.ended:
-                    yield self._farewell()
+                    yield self._end_event()
                     return
-                async for frames, ended in self._present(seat):
+                async for frames, ended in self._wait_for_new(seat):
                     yield frames
                     if self.until_end and ended:
-                        yield self._farewell()
+                        yield self._end_event()
                         return
 
-    async def _past(self, seat: Seat, reader: RunReader) -> AsyncIterator[bytes]:
+    async def _read_past(self, seat: Seat, reader: RunReader) -> AsyncIterator[bytes]:
         if self.next_offset < seat.first_offset:
             history = await reader.history(self.run_id, min_offset=seat.first_offset - 1)
-            async for part in history.slices(first_offset=self.next_offset, end=seat.first_offset):
-                yield self._shown([frame_of(one) for one in part.admitted()])
+            async for slice_ in history.slices(first_offset=self.next_offset, end=seat.first_offset):
+                yield self._render([frame_of(admitted) for admitted in slice_.admitted()])
 
-    async def _present(self, seat: Seat) -> AsyncIterator[tuple[bytes, bool]]:
-        """What comes in, and whether the run ended with it; until the seat is overrun."""
+    async def _wait_for_new(self, seat: Seat) -> AsyncIterator[tuple[bytes, bool]]:
+        """New records, each portion with whether the run ended in it, until the seat is overrun."""
         while not seat.overrun:
             frames = await seat.take(timeout_seconds=self.keep_alive_seconds)
             if frames:
-                yield self._shown(frames), any(frame.ends for frame in frames)
+                yield self._render(frames), any(frame.ends for frame in frames)
             elif not seat.overrun:
                 yield b": keep-alive\n\n", False
 
-    def _shown(self, frames: Sequence[Frame]) -> bytes:
+    def _render(self, frames: Sequence[Frame]) -> bytes:
         shown = [
             frame.data
             for frame in frames
-            if frame.offset >= self.next_offset and self.wanted.shows(frame.admitted)
+            if frame.offset >= self.next_offset and self.event_filter.shows(frame.admitted)
         ]
         self.next_offset = max(self.next_offset, frames[-1].offset + 1) if frames else self.next_offset
         return b"".join(shown)
 
-    def _farewell(self) -> bytes:
+    def _end_event(self) -> bytes:
         facts = json.dumps({"run_id": self.run_id, "next_offset": self.next_offset})
         return b"event: end\ndata: %b\n\n" % facts.encode()
 
 
 async def until_failure(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The stream after its first chunk, ended where it fails: its reader comes back by itself, and
-    says what it got last.
+    """The whole stream, given its first chunk. An error ends the stream: its reader connects again
+    by itself, and names the last offset that it received.
     """
     async with aclosing(stream):
         try:
@@ -89,4 +89,4 @@ async def until_failure(first: bytes, stream: AsyncGenerator[bytes, None]) -> As
             async for chunk in stream:
                 yield chunk
         except RunfoldError as error:
-            _log.warning("a follower has to come back: %s", error)
+            _log.warning("a follower has to connect again: %s", error)

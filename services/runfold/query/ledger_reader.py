@@ -170,14 +170,14 @@ class HeldEvents:
         log: list[tuple[int, AnyEvent]] = []
         types: set[str] = set()
         size, reached = 0, end
-        async for part in history.slices(first_offset=first_offset, end=end):
-            types.update(part.types)
-            for one in part.admitted():
-                if one.event is not None and one.counts:
-                    log.append((one.record.offset, one.event))
-                    size += len(one.record.value or b"")
+        async for slice_ in history.slices(first_offset=first_offset, end=end):
+            types.update(slice_.types)
+            for admitted in slice_.admitted():
+                if admitted.event is not None and admitted.counts:
+                    log.append((admitted.record.offset, admitted.event))
+                    size += len(admitted.record.value or b"")
             if size > HELD_BYTES_MAX:
-                reached = part.next_offset
+                reached = slice_.next_offset
                 break
             await asyncio.sleep(0)
         is_expanded = not EXPANDED_TYPES.isdisjoint(types)
@@ -236,9 +236,9 @@ class LoggedEvents:
     async def _plan(history: History, amendments: Amendments, *, end: int) -> tuple[ResultPlan, Amendments]:
         planner = ResultPlanner()
         found: dict[int, EventAmended] = {}
-        async for part in history.slices(end=end):
-            if not _PLANNED_TYPES.isdisjoint(part.types):
-                events = _counting_events(part)
+        async for slice_ in history.slices(end=end):
+            if not _PLANNED_TYPES.isdisjoint(slice_.types):
+                events = _counting_events(slice_)
                 found |= amendments_of(events)
                 for place, event in expand_events(events, amendments):
                     planner.feed(place, event)
@@ -246,8 +246,8 @@ class LoggedEvents:
         return planner.plan(), found
 
     async def portions(self) -> AsyncGenerator[Iterable[tuple[Place, AnyEvent]], None]:
-        async for part in self._history.slices(end=self._end):
-            yield expand_events(_counting_events(part), self._amendments)
+        async for slice_ in self._history.slices(end=self._end):
+            yield expand_events(_counting_events(slice_), self._amendments)
 
     async def fields(self, drafts: Sequence[Draft]) -> list[Fields]:
         return [draft.fields(await self._late_results(draft)) for draft in drafts]
@@ -259,5 +259,9 @@ class LoggedEvents:
         }
 
 
-def _counting_events(part: Slice) -> list[tuple[int, AnyEvent]]:
-    return [(one.record.offset, one.event) for one in part.admitted() if one.event is not None and one.counts]
+def _counting_events(slice_: Slice) -> list[tuple[int, AnyEvent]]:
+    return [
+        (admitted.record.offset, admitted.event)
+        for admitted in slice_.admitted()
+        if admitted.event is not None and admitted.counts
+    ]

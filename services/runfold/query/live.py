@@ -1,8 +1,8 @@
-"""Runs as they grow: one tail for the whole process, and a seat for each follower.
+"""Live runs: one tail for the whole process, one channel for each run, one seat for each follower.
 
-    Kafka ──> Tail ──> Channel (one a run: outcomes, frames made once) ──> Seat, Seat, Seat ──> followers
+    Kafka ──> Tail ──> Channel (outcomes, frames made once) ──> Seat, Seat, Seat ──> followers
 
-MongoDB is asked when the first follower of a run comes, and not again.
+A channel reads MongoDB once, when the first follower of its run begins.
 """
 
 import asyncio
@@ -23,9 +23,7 @@ from runfold_schemas.runs import ENDINGS
 from runfold_schemas.topics import Partition, Topics
 
 _SEAT_BYTES_MAX = 1024 * 1024
-"""Of frames that a follower has not taken yet. One who falls back further reads the history
-again.
-"""
+"""The frames that may wait for one follower. A follower with more of them reads the history again."""
 
 _RETRY_SECONDS = 1.0
 
@@ -33,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Frame(NamedTuple):
-    """A record as followers get it."""
+    """A record as a server-sent event."""
 
     admitted: Admitted
     data: bytes
@@ -44,14 +42,14 @@ class Frame(NamedTuple):
 
     @property
     def ends(self) -> bool:
-        """The run ends here."""
+        """Whether the run ends with this record."""
         event = self.admitted.event
         return self.admitted.outcome == "accepted" and event is not None and event.type in ENDINGS
 
 
 class Seat:
-    """Where the frames for one follower wait. It gets every record from `first_offset` on, until it
-    is `overrun`.
+    """The frames that wait for one follower: every record from `first_offset` on, until the seat is
+    `overrun`.
     """
 
     def __init__(self, first_offset: int, *, ended: bool) -> None:
@@ -74,8 +72,8 @@ class Seat:
         self._filled.set()
 
     async def take(self, *, timeout_seconds: float) -> list[Frame]:
-        """What has come since the last time; waits for something, in vain after the timeout or when
-        overrun.
+        """The frames since the last call. Waits for some, and returns none after the timeout or when
+        the seat is overrun.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
@@ -86,8 +84,8 @@ class Seat:
 
 
 class LiveRuns:
-    """Use it as an async context manager. It connects in the background and goes on by itself after
-    Kafka was away.
+    """Use it as an async context manager. It connects in the background, and again after an outage
+    of Kafka.
     """
 
     def __init__(self, settings: LogSettings, reader: RunReader) -> None:
@@ -113,13 +111,13 @@ class LiveRuns:
 
     @asynccontextmanager
     async def seat(self, run_id: str) -> AsyncIterator[Seat]:
-        """A seat at a run. The tail lets go of the run when its last seat is left. Raises as
+        """A seat at a run. The tail stops reading the run when its last seat is gone. Raises as
         `RunReader.history` does.
         """
         if run_id not in self._channels:
-            standing = await self._reader.follow_start(run_id)
-            if run_id not in self._channels:  # nobody else came first while we read
-                self._open(run_id, standing)
+            start = await self._reader.follow_start(run_id)
+            if run_id not in self._channels:  # another follower may have opened it meanwhile
+                self._open(run_id, start)
         channel = self._channels[run_id]
         seat = Seat(channel.next_offset, ended=channel.admission.ended)
         channel.seats.add(seat)
@@ -130,8 +128,8 @@ class LiveRuns:
             if not channel.seats:
                 self._close(run_id, channel)
 
-    def _open(self, run_id: str, standing: FollowStart) -> None:
-        channel = self._channels[run_id] = _Channel(standing)
+    def _open(self, run_id: str, start: FollowStart) -> None:
+        channel = self._channels[run_id] = _Channel(start)
         if self._tail is not None:
             self._tail.follow(channel.at, channel.next_offset)
 
@@ -156,19 +154,19 @@ class LiveRuns:
 
     async def _share(self, tail: Tail) -> None:
         async for slices in tail.fetches():
-            for part in slices:
-                run = self._topics.parse_run(part.partition.topic)
+            for fetched in slices:
+                run = self._topics.parse_run(fetched.partition.topic)
                 if run is not None and run.run_id in self._channels:
-                    self._channels[run.run_id].take(part.records)
+                    self._channels[run.run_id].take(fetched.records)
 
 
 class _Channel:
-    """A followed run: the outcomes so far, and the seats that get what comes."""
+    """A followed run: the rule of outcomes so far, and the seats of its followers."""
 
-    def __init__(self, standing: FollowStart) -> None:
-        self.at = Partition(standing.topic, 0)
-        self.admission = standing.admission
-        self.next_offset = standing.next_offset
+    def __init__(self, start: FollowStart) -> None:
+        self.at = Partition(start.topic, 0)
+        self.admission = start.admission
+        self.next_offset = start.next_offset
         self.seats: set[Seat] = set()
 
     def take(self, records: Iterable[Record]) -> None:
@@ -180,9 +178,10 @@ class _Channel:
                 seat.offer(frames)
 
 
-def frame_of(one: Admitted) -> Frame:
+def frame_of(admitted: Admitted) -> Frame:
     """A record as a server-sent event: its id is the offset, its name the event's type."""
-    kind = one.event.type if one.event is not None else "undecodable"
-    # JSON may be spread over lines, and a line of data ends where one of JSON does.
-    data = b"\ndata: ".join(record_json(one).splitlines())
-    return Frame(one, b"id: %d\nevent: %b\ndata: %b\n\n" % (one.record.offset, kind.encode(), data))
+    kind = admitted.event.type if admitted.event is not None else "undecodable"
+    # The JSON of an event may have several lines, and each line of data needs its own field.
+    data = b"\ndata: ".join(record_json(admitted).splitlines())
+    event = b"id: %d\nevent: %b\ndata: %b\n\n" % (admitted.record.offset, kind.encode(), data)
+    return Frame(admitted, event)

@@ -1,5 +1,5 @@
-"""Memories as MongoDB has them, and nothing older than what was acknowledged before they were asked
-for.
+"""Memories from MongoDB. An answer contains every change that was acknowledged before the
+question.
 """
 
 import asyncio
@@ -34,23 +34,23 @@ class StoredMemories:
 
     async def outcomes(self, published: Sequence[Published]) -> list[Refused | MemoryRecord | None]:
         ends: dict[Partition, int] = {}
-        for one in published:
-            at = deciding(self._topics, one.key)
-            ends[at] = max(ends.get(at, 0), one.offset + 1)
+        for change in published:
+            partition = deciding(self._topics, change.key)
+            ends[partition] = max(ends.get(partition, 0), change.offset + 1)
         edition = await self._shared.edition_at(ends)
         if edition is None:
             return []
-        refused, found = await asyncio.gather(
-            edition.shared_positions.refusals((one.key, one.event_id) for one in published),
-            edition.memories.get([one.key for one in published], now=datetime.now(UTC)),
+        refused, records = await asyncio.gather(
+            edition.shared_positions.refusals((change.key, change.event_id) for change in published),
+            edition.memories.get([change.key for change in published], now=datetime.now(UTC)),
         )
-        return [refused.get((one.key, one.event_id)) or found.get(one.key) for one in published]
+        return [refused.get((change.key, change.event_id)) or records.get(change.key) for change in published]
 
     async def head(self, bank_id: str, memory_id: str) -> Head | None:
         key = memory_key(bank_id, memory_id)
         edition = await self._shared.edition_of_keys(key)
-        found = (await edition.shared_positions.heads([key])).get(key) if edition else None
-        return found.head if found else None
+        known = (await edition.shared_positions.heads([key])).get(key) if edition else None
+        return known.head if known else None
 
     async def find(self, bank_id: str, memory_id: str) -> MemoryRecord | None:
         key = memory_key(bank_id, memory_id)
@@ -67,14 +67,15 @@ class StoredMemories:
         limit: int,
         cursor: str | None,
     ) -> tuple[list[Revision], str | None]:
-        key, before = memory_key(bank_id, memory_id), decode_offset(cursor) if cursor is not None else None
+        key = memory_key(bank_id, memory_id)
+        before = decode_offset(cursor) if cursor is not None else None
         edition = await self._shared.edition_of_keys(key)
         if edition is None:
             return [], None
-        found = await edition.revisions.list(
+        page = await edition.revisions.list(
             key, since=since, labels=labels, now=datetime.now(UTC), before=before, limit=limit + 1
         )
-        return found[:limit], encode_offset(found[limit - 1].offset) if len(found) > limit else None
+        return page[:limit], encode_offset(page[limit - 1].offset) if len(page) > limit else None
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None:
         key = memory_key(bank_id, memory_id)

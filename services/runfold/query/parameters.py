@@ -1,7 +1,8 @@
-"""The parameters of the query routes, with their words in the OpenAPI document."""
+"""The parameters of the query routes, with their descriptions for the OpenAPI document."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from fastapi import Depends, Header, Path, Query
 from pydantic import AwareDatetime
@@ -29,8 +30,8 @@ MinOffset = Annotated[
     Query(
         ge=0,
         le=OFFSET_MAX,
-        description="Answer no earlier state than the one that holds this offset. Publishing returned it: so you read what"
-        " you wrote. Waits; if the projections are late, the answer is read from the log; 504 after the deadline.",
+        description="Wait until the run holds this offset. Publishing returns the offset, so you read what you wrote. If"
+        " the projections are late, the answer is read from the log. After the deadline, the answer is 504.",
     ),
 ]
 FirstOffset = Annotated[int, Query(ge=0, le=OFFSET_MAX, description="Begin at this offset.")]
@@ -39,14 +40,17 @@ From = Annotated[
     Source,
     Query(
         alias="source",
-        description="`snapshot`: from MongoDB. `log`: rebuilt from Kafka alone, for when MongoDB is away or doubted.",
+        description="`snapshot`: from MongoDB. `log`: rebuilt from Kafka alone, for example while MongoDB does not answer.",
     ),
 ]
-Limit = Annotated[int, Query(ge=1, le=1000, description="How many at the most.")]
-Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before.")]
+PAGE_MAX: Final = 1000
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="The largest number of entries in the answer.")]
+Cursor = Annotated[str | None, Query(description="The `next_cursor` of the previous page.")]
 UntilEnd = Annotated[
     bool,
-    Query(description="Close with an event `end` when the run has ended. Otherwise the stream stays open."),
+    Query(
+        description="End the stream with an event `end` when the run ends. Otherwise the stream stays open."
+    ),
 ]
 LastEventId = Annotated[
     int | None,
@@ -54,7 +58,7 @@ LastEventId = Annotated[
         alias="Last-Event-ID",
         ge=-1,
         le=OFFSET_MAX,
-        description="The offset that was received last; browsers send it by themselves. Overrules `first_offset`.",
+        description="The last offset that was received. Browsers send it by themselves. It replaces `first_offset`.",
     ),
 ]
 
@@ -67,18 +71,20 @@ def run_filter(
     label: Annotated[
         list[str],
         Query(
-            description="`key:value`, split at the first colon. Several must all be there.",
+            description="`key:value`, split at the first colon. All of several labels must match.",
             examples=[["channel:chat"]],
         ),
     ] = [],  # noqa: B006  # FastAPI copies it
-    since: Annotated[AwareDatetime | None, Query(description="Started at this time or later.")] = None,
-    until: Annotated[AwareDatetime | None, Query(description="Started before this time.")] = None,
+    since: Annotated[
+        AwareDatetime | None, Query(description="Runs that started at this time or later.")
+    ] = None,
+    until: Annotated[AwareDatetime | None, Query(description="Runs that started before this time.")] = None,
 ) -> RunFilter:
     return RunFilter(
         agent_id=agent_id,
         session_id=session_id,
         status=status,
-        labels=dict(_pair(one) for one in label) or None,
+        labels=label_filter(label) or None,
         since=since,
         until=until,
     )
@@ -88,14 +94,15 @@ def event_filter(
     *,
     type: Annotated[  # noqa: A002  # the parameter's name on the wire
         list[str],
-        Query(description="Only events of this type. Several: of any of them.", examples=[["tool_call"]]),
+        Query(description="Only events of this type, or of one of several types.", examples=[["tool_call"]]),
     ] = [],  # noqa: B006  # FastAPI copies it
     turn_id: Annotated[str | None, Query(description="Only events of this turn.")] = None,
     outcome: Annotated[
         str | None,
         Query(
             pattern="^all$",
-            description="`all` also shows what does not count: duplicates, rejected events and records that cannot be decoded.",
+            description="`all`: also records that do not count, which are duplicates, rejected events and records that cannot"
+            " be decoded.",
         ),
     ] = None,
 ) -> EventFilter:
@@ -106,19 +113,19 @@ def as_of(
     *,
     as_of_offset: Annotated[
         int | None,
-        Query(ge=0, le=OFFSET_MAX, description="As of this offset: the prefix that ends with it."),
+        Query(ge=0, le=OFFSET_MAX, description="The ledger as of this offset, which is the last in it."),
     ] = None,
     as_of_time: Annotated[
         AwareDatetime | None,
-        Query(description="As of this time: the prefix before the first record that was appended later."),
+        Query(description="The ledger as of this time: up to the first record that was appended later."),
     ] = None,
     as_of_turn: Annotated[
-        str | None, Query(description="As of this turn: the prefix that ends with the turn's last event.")
+        str | None, Query(description="The ledger as of this turn: up to the last event of the turn.")
     ] = None,
     before_turn: Annotated[
         str | None,
         Query(
-            description="The prefix before this turn's first event: what to hand to the model to run a failed turn again."
+            description="The ledger before the first event of this turn, for example to run a failed turn again."
         ),
     ] = None,
 ) -> AsOf:
@@ -130,8 +137,8 @@ def validator(
     validate: Annotated[
         Rules | None,
         Query(
-            description="Adds `faults`: everything for which this provider would refuse the messages. `strict`: what keeps"
-            " a ledger from being complete, whoever reads it."
+            description="Add `faults`: the reasons for which this provider would refuse the messages. `strict`: the reasons"
+            " for which the ledger is incomplete for every provider."
         ),
     ] = None,
     thinking: Annotated[
@@ -141,15 +148,19 @@ def validator(
     return rules(validate, thinking=thinking) if validate else None
 
 
-def form(
+def request_format(
     *,
     format: Annotated[  # noqa: A002  # the parameter's name on the wire
         Literal["canonical", Provider],
-        Query(description="`canonical` messages, or the `request` of this provider, to send as it is."),
+        Query(
+            description="`canonical`: the messages. The name of a provider: the body of a `request` to it."
+        ),
     ] = "canonical",
     lossy: Annotated[
         Lossy,
-        Query(description="`drop`: leave out what the provider cannot express, and list it in `dropped`."),
+        Query(
+            description="`drop`: leave out parts that the provider cannot express, and list them in `dropped`."
+        ),
     ] = "refuse",
 ) -> RequestFormat | None:
     return None if format == "canonical" else RequestFormat(format, lossy)
@@ -159,12 +170,12 @@ RunFilters = Annotated[RunFilter, Depends(run_filter)]
 EventFilters = Annotated[EventFilter, Depends(event_filter)]
 CutOff = Annotated[AsOf, Depends(as_of)]
 Validator = Annotated[Validate | None, Depends(validator)]
-FormatQuery = Annotated[RequestFormat | None, Depends(form)]
+FormatQuery = Annotated[RequestFormat | None, Depends(request_format)]
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerParameters:
-    """What can be said of a run's ledger."""
+    """The parameters of the routes for a run's ledger."""
 
     cut_off: CutOff
     validate: Validator
@@ -176,8 +187,13 @@ class LedgerParameters:
 LedgerQuery = Annotated[LedgerParameters, Depends()]
 
 
-def _pair(text: str) -> tuple[str, str]:
+def label_filter(texts: Sequence[str], *, field: str = "label") -> dict[str, str]:
+    """The labels in texts of the form `key:value`. Raises `InvalidEventError`."""
+    return dict(_split_label(text, field=field) for text in texts)
+
+
+def _split_label(text: str, *, field: str) -> tuple[str, str]:
     key, colon, value = text.partition(":")
     if not colon:
-        raise InvalidEventError(f"label {text!r} is not of the form key:value", field="label")
+        raise InvalidEventError(f"{field} {text!r} is not of the form key:value", field=field)
     return key, value

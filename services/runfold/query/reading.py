@@ -38,12 +38,12 @@ class Reading:
         self.stored_memories = StoredMemories(shared)
         self.similarity = StoredSimilarity(shared, lambda: embedder_of(settings))
         self.live = LiveRuns(log, self.runs)
-        self._parts = (self.stored_runs, catalog, shared, self.similarity, self.live)
+        self._connections = (self.stored_runs, catalog, shared, self.similarity, self.live)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        for part in self._parts:
-            await self._stack.enter_async_context(part)
+        for connection in self._connections:
+            await self._stack.enter_async_context(connection)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:

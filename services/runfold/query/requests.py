@@ -1,7 +1,7 @@
-"""A ledger as a model provider's request, and what that provider would refuse of it.
+"""A ledger as a model provider's request, with the faults for which that provider would refuse it.
 
-Both look at the conversation as a whole, so it is held in memory; no provider takes one that is too
-large for that.
+Both need the whole conversation in memory. No provider takes a conversation that is too large for
+that.
 """
 
 import json
@@ -21,8 +21,8 @@ from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.messages import Message, Provider
 
 EVENTS_MAX: Final = 50_000
-"""Of a ledger that is encoded or judged by a provider's rules; at 600 bytes each, some 200 MB of
-memory.
+"""The events of the longest ledger that is encoded or validated for a provider. With 600 bytes
+each, they take some 200 MB of memory.
 """
 
 _MESSAGES: Final[TypeAdapter[list[Message]]] = TypeAdapter(list[Message])
@@ -30,7 +30,7 @@ _MESSAGES: Final[TypeAdapter[list[Message]]] = TypeAdapter(list[Message])
 
 @dataclass(frozen=True, slots=True)
 class RequestFormat:
-    """The request that is wanted, and what becomes of what it cannot express."""
+    """The provider of a request, and whether parts that it cannot express are dropped or refused."""
 
     provider: Provider
     lossy: Lossy
@@ -38,24 +38,24 @@ class RequestFormat:
 
 async def run_request(
     history: History,
-    form: RequestFormat,
+    format_: RequestFormat,
     *,
     end: int,
     more: Sequence[Message] = (),
     validate: Validate | None = None,
 ) -> bytes:
-    """The answer for the first `end` offsets of a run, with the caller's own messages at its end.
+    """The answer for the first `end` offsets of a run, followed by the caller's own messages.
 
     Raises `InexpressibleError`, and `InvalidEventError` for a run that is too long.
     """
-    messages = [*await _whole(read_ledger(history, end=end), end), *more]
-    return _answer({"run_id": history.run_id, "next_offset": end}, messages, form, validate)
+    messages = [*await _read_messages(read_ledger(history, end=end), end), *more]
+    return _render({"run_id": history.run_id, "next_offset": end}, messages, format_, validate)
 
 
 async def session_request(
     session_id: str,
     histories: AsyncIterator[History],
-    form: RequestFormat,
+    format_: RequestFormat,
     *,
     validate: Validate | None = None,
 ) -> bytes:
@@ -65,48 +65,49 @@ async def session_request(
     events = 0
     async for history in histories:
         events += history.end
-        of_run = await _whole(read_ledger(history, end=history.end), events)
+        of_run = await _read_messages(read_ledger(history, end=history.end), events)
         messages += of_run
         runs.append({"run_id": history.run_id, "next_offset": history.end, "messages": len(of_run)})
-    return _answer({"session_id": session_id, "runs": runs}, messages, form, validate)
+    return _render({"session_id": session_id, "runs": runs}, messages, format_, validate)
 
 
 def check_bounds(events: int, *, field: str) -> None:
-    """Raises `InvalidEventError` for more events than are held at once."""
+    """Raises `InvalidEventError` for more events than fit into memory."""
     if events > EVENTS_MAX:
         raise InvalidEventError(
-            f"{events:,} events are more than the {EVENTS_MAX:,} that are held at once for this: read the canonical format, or a prefix",
+            f"{events:,} events are too many: this needs all in memory, and {EVENTS_MAX:,} is the most."
+            " Read the canonical format, or a prefix.",
             field=field,
         )
 
 
-async def _whole(portions: AsyncIterable[list[Fields]], events: int) -> list[Message]:
+async def _read_messages(portions: AsyncIterable[list[Fields]], events: int) -> list[Message]:
     check_bounds(events, field="format")
     return _MESSAGES.validate_python([message async for portion in portions for message in portion])
 
 
-def _answer(
-    heading: dict[str, Any], messages: list[Message], form: RequestFormat, validate: Validate | None
+def _render(
+    heading: dict[str, Any], messages: list[Message], format_: RequestFormat, validate: Validate | None
 ) -> bytes:
-    encoded = encode(messages, form.provider, lossy=form.lossy)
+    encoded = encode(messages, format_.provider, lossy=format_.lossy)
     answer = heading | {
-        "format": form.provider,
+        "format": format_.provider,
         "request": encoded.body,
-        "dropped": [_shown(fault) for fault in encoded.dropped],
+        "dropped": [_render_fault(fault) for fault in encoded.dropped],
         "tool_names": encoded.tool_names,
         "tool_ids": encoded.tool_ids,
     }
     if validate is not None:
-        answer["faults"] = [_shown(fault) for fault in validate(messages)]
-    return json.dumps(answer, ensure_ascii=False, default=_base64).encode()
+        answer["faults"] = [_render_fault(fault) for fault in validate(messages)]
+    return json.dumps(answer, ensure_ascii=False, default=_encode_bytes).encode()
 
 
-def _shown(fault: Any) -> dict[str, Any]:
+def _render_fault(fault: Any) -> dict[str, Any]:
     return {name: value for name, value in asdict(fault).items() if value is not None}
 
 
-def _base64(value: object) -> str:
-    """Bytes of an image as JSON has them."""
+def _encode_bytes(value: object) -> str:
+    """The bytes of an image as JSON, for the encoder."""
     if isinstance(value, bytes):
         return b64encode(value).decode()
     raise TypeError(f"a {type(value).__name__} in a request")

@@ -81,8 +81,8 @@ class RunReader:
         records are folded here.
         """
         record = history.base
-        async for part in history.slices(first_offset=record.next_offset):
-            record = fold(record, part.admitted()).model_copy(update={"next_offset": part.next_offset})
+        async for slice_ in history.slices(first_offset=record.next_offset):
+            record = fold(record, slice_.admitted()).model_copy(update={"next_offset": slice_.next_offset})
             await asyncio.sleep(0)
         return record
 
@@ -101,9 +101,9 @@ class RunReader:
             run_id, seen=seen, opened=state.opened, ended=state.ended, last_offset=state.last_offset
         )
         history = SnapshotHistory(self._stored_runs, stored)
-        async for part in history.slices(first_offset=state.record.next_offset):
-            for one in part.admitted():
-                admission.replay(one)
+        async for slice_ in history.slices(first_offset=state.record.next_offset):
+            for admitted in slice_.admitted():
+                admission.replay(admitted)
         return FollowStart(self._topics.run(run_id, state.log_id), admission, end)
 
     async def _event_ids(self, stored: StoredRun) -> tuple[list[str], int]:

@@ -1,8 +1,7 @@
-"""Sessions as MongoDB has them, and nothing older than what was acknowledged before they were asked
-for.
+"""Sessions from MongoDB. An answer contains every change that was acknowledged before the question.
 
-Kafka is asked how far the logs reach that decide an answer (`SharedReader`). A run that the
-projector has not reached yet is read from its log.
+`SharedReader` waits until the shared topics are folded to their ends. A run that the projector has
+not reached yet is read from its log.
 """
 
 import asyncio
@@ -33,12 +32,12 @@ from runfold_schemas.topics import Partition
 _PATIENCE_SECONDS: Final = 0.5
 _PATIENCE_SHORT_SECONDS: Final = 0.03
 _SHORT: Final = 500
-"""Events of a log that is read from Kafka sooner than the projector is waited for: it takes some 10
-ms.
+"""Events of a short log. Reading it from Kafka takes some 10 ms, so the wait for the projector is
+short too.
 """
 
 _ATTEMPTS: Final = 5
-"""To find state and events of one moment, before the log is read instead."""
+"""Attempts to read state and events of one moment. After them, the log is read instead."""
 
 
 class StoredSessions:
@@ -70,20 +69,21 @@ class StoredSessions:
     ) -> Session:
         history, own = await self._history(life_of(record), end)
         run, last_offset = history.base, history.base_last_offset
-        # What is saved lags behind the pages, so the rest is folded here.
-        async for part in history.slices(first_offset=run.next_offset):
-            admitted = part.admitted()
-            run = fold(run, admitted).model_copy(update={"next_offset": part.next_offset})
-            for one in admitted:
-                last_offset = one.record.offset if one.counts else last_offset
-                own |= {key: value for key, value in own_changes(one).items() if _is_later(own, key, value)}
+        # The saved state may lag behind the pages, so later records are folded here.
+        async for slice_ in history.slices(first_offset=run.next_offset):
+            records = slice_.admitted()
+            run = fold(run, records).model_copy(update={"next_offset": slice_.next_offset})
+            for admitted in records:
+                last_offset = admitted.record.offset if admitted.counts else last_offset
+                changes = own_changes(admitted).items()
+                own |= {key: value for key, value in changes if _is_later(own, key, value)}
             await asyncio.sleep(0)
         events = await _events(history, wanted) if wanted is not None else ()
         return Session(record, run, history.end, last_offset, {**_plain(own), **shared}, events)
 
     async def _history(self, life: Life, end: int) -> tuple[History, dict[str, Value]]:
-        """The run up to `end` at least, and its own state as it is saved, which is not of a moment
-        after that.
+        """The run up to `end` at least, and its saved own state, which holds nothing later than the
+        run's end.
         """
         for _ in range(_ATTEMPTS):
             patience = _PATIENCE_SHORT_SECONDS if end <= _SHORT else _PATIENCE_SECONDS
@@ -95,38 +95,38 @@ class StoredSessions:
             latest = _latest(own)
             if latest < history.end:
                 return history, own
-            end = latest + 1  # somebody has appended meanwhile
+            end = latest + 1  # events were appended meanwhile
         return self._runs.log_history(life, end=end), {}
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
         return await self._values(await self._shared.edition_of_keys(*scopes), scopes)
 
     async def _views(self, edition: Edition, records: Sequence[SessionRecord]) -> list[Session]:
-        """Those that are not gone, in few queries, but for those whose saved state is behind their
-        log.
+        """The sessions that were not deleted meanwhile. Few queries read them all; a session whose
+        saved state lags behind its log is read alone.
         """
-        places = {record.run_id: at for record in records if (at := self._place(record)) is not None}
-        ends = await self._shared.ends(places.values())
-        standing = [record for record in records if record.run_id in places and places[record.run_id] in ends]
-        states = await edition.runs.get_many([record.run_id for record in standing])
+        partitions = {record.run_id: at for record in records if (at := self._partition(record)) is not None}
+        ends = await self._shared.ends(partitions.values())
+        existing = [record for record in records if partitions.get(record.run_id) in ends]
+        states = await edition.runs.get_many([record.run_id for record in existing])
         scopes = {
-            scope for record in standing for scope in (*shared_scopes(record), own_scope(record.log_id))
+            scope for record in existing for scope in (*shared_scopes(record), own_scope(record.log_id))
         }
-        held = await edition.values.read(sorted(scopes))
-        found = []
-        for record in standing:
-            state, end = states.get(record.run_id), ends[places[record.run_id]]
-            own = held[own_scope(record.log_id)]
-            shared = {key: one.value for scope in shared_scopes(record) for key, one in held[scope].items()}
+        values = await edition.values.read(sorted(scopes))
+        sessions = []
+        for record in existing:
+            state, end = states.get(record.run_id), ends[partitions[record.run_id]]
+            own = values[own_scope(record.log_id)]
+            shared = _join(values, shared_scopes(record))
             if state is None or state.record.next_offset < max(end, _latest(own) + 1):
-                view = await self._unless_gone(record, end, shared)
-                found += [view] if view is not None else []
+                session = await self._unless_deleted(record, end, shared)
+                sessions += [session] if session is not None else []
                 continue
-            run = state.record
-            found.append(Session(record, run, run.next_offset, state.last_offset, {**_plain(own), **shared}))
-        return found
+            run, state_values = state.record, {**_plain(own), **shared}
+            sessions.append(Session(record, run, run.next_offset, state.last_offset, state_values))
+        return sessions
 
-    async def _unless_gone(
+    async def _unless_deleted(
         self, record: SessionRecord, end: int, shared: Mapping[str, Any]
     ) -> Session | None:
         try:
@@ -134,23 +134,22 @@ class StoredSessions:
         except LogGoneError:
             return None
         except UnavailableError:
-            # Its pages may just have been deleted under the reader.
-            standing = await self.find(record.session_id)
-            if standing is not None and standing.run_id == record.run_id:
+            # Its pages may have been deleted while they were read.
+            current = await self.find(record.session_id)
+            if current is not None and current.run_id == record.run_id:
                 raise
             return None
 
     async def _values(self, edition: Edition | None, scopes: Sequence[str]) -> dict[str, Any]:
         if edition is None:
             return {}
-        held = await edition.values.read(scopes)
-        return {key: value.value for scope in scopes for key, value in held[scope].items()}
+        return _join(await edition.values.read(scopes), scopes)
 
     def _run_partition(self, record: SessionRecord) -> Partition:
         return Partition(self._topics.run(record.run_id, record.log_id), 0)
 
-    def _place(self, record: SessionRecord) -> Partition | None:
-        """None for a record of somebody's own making, by which there can be no log."""
+    def _partition(self, record: SessionRecord) -> Partition | None:
+        """None if the record's ids cannot name a topic, so that it has no log."""
         try:
             return self._run_partition(record)
         except InvalidIdError:
@@ -169,9 +168,7 @@ class StoredSessions:
 
 
 async def _events(history: History, wanted: EventsWanted) -> list[Logged]:
-    """The events that are wanted, as they are in the log; they are decoded only where their time
-    has to be known.
-    """
+    """The matching events, as they are in the log. They are decoded only if their time matters."""
     if wanted.newest is None:
         return await _events_from(history, wanted, wanted.first_offset, limit=wanted.limit)
     if wanted.newest == 0:
@@ -182,37 +179,37 @@ async def _events(history: History, wanted: EventsWanted) -> list[Logged]:
 
 
 async def _begin_of_newest(history: History, wanted: EventsWanted) -> int:
-    """Where to begin to read for the newest events: near the end, unless more than their kind has
-    to be looked at.
+    """The offset from which to read for the newest events: near the end, unless the filter looks at
+    more than types.
     """
     if not isinstance(history, SnapshotHistory) or wanted.since or wanted.end_offset is not None:
         return wanted.first_offset
-    begin = await history.begin_of_last(wanted.newest or 0, lambda counts: _shown_of(counts, wanted))
+    begin = await history.begin_of_last(wanted.newest or 0, lambda counts: _count_shown(counts, wanted))
     return max(begin, wanted.first_offset)
 
 
 async def _events_from(
     history: History, wanted: EventsWanted, begin: int, *, limit: int | None = None
 ) -> list[Logged]:
-    found: list[Logged] = []
+    events: list[Logged] = []
     async with aclosing(history.slices(first_offset=begin, end=wanted.end_offset)) as slices:
-        async for part in slices:
-            found += _events_of(part, wanted)
-            if limit is not None and len(found) >= limit:
+        async for slice_ in slices:
+            events += _events_of(slice_, wanted)
+            if limit is not None and len(events) >= limit:
                 break
             await asyncio.sleep(0)
-    return found[:limit]
+    return events[:limit]
 
 
-def _shown_of(counts: Mapping[str, int], wanted: EventsWanted) -> int:
+def _count_shown(counts: Mapping[str, int], wanted: EventsWanted) -> int:
     return sum(count for kind, count in counts.items() if is_shown(kind, wanted.types))
 
 
-def _events_of(part: Slice, wanted: EventsWanted) -> list[Logged]:
-    shown = [is_shown(kind, wanted.types) for kind in part.types]
+def _events_of(slice_: Slice, wanted: EventsWanted) -> list[Logged]:
+    shown = [is_shown(kind, wanted.types) for kind in slice_.types]
     if not any(shown):
         return []
-    records, outcomes = part.counting()
+    records, outcomes = slice_.counting()
     if wanted.since is not None or not all(shown):
         records = [record for record in records if _is_wanted(record, wanted)]
     return [
@@ -224,9 +221,14 @@ def _events_of(part: Slice, wanted: EventsWanted) -> list[Logged]:
 def _is_wanted(record: Record, wanted: EventsWanted) -> bool:
     kind = next((value for name, value in record.headers if name == "ce_type" and value), None)
     if kind is None or wanted.since is not None:
-        # The header need not be there, and the time in one is nobody's promise.
+        # A record may lack the header, and no header is sure to have the event's time.
         return is_wanted(record.offset, decode(record.value), wanted)
     return is_shown(kind.decode(), wanted.types)
+
+
+def _join(values: Mapping[str, Mapping[str, Value]], scopes: Sequence[str]) -> dict[str, Any]:
+    """The values of several scopes by key."""
+    return {key: value.value for scope in scopes for key, value in values[scope].items()}
 
 
 def _plain(values: Mapping[str, Value]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Which memories of a scope are near in meaning: its facts' vectors, held against that of the
-query.
+"""The memories of a scope that are nearest in meaning to a query: the vectors of their facts are
+compared with the vector of the query.
 
-A vector is looked for in this process, then in MongoDB, and made where neither has it, so that a
-new memory is found at once and a database without vectors is only slower.
+A vector is looked up in this process, then in MongoDB, and computed if neither has it. So a new
+memory is found at once, and a database without vectors only makes the search slower.
 """
 
 import asyncio
@@ -24,23 +24,23 @@ from runfold.store.memories import MemoryVectorName
 from runfold_projections.memory import MemoryRecord
 
 _KEPT_MAX: Final = 50_000
-"""Vectors in this process: of 384 dimensions some 80 MB."""
+"""Vectors that this process keeps. With 384 dimensions they take some 80 MB."""
 
 _STORED: Final = np.dtype("<f4")
 
 _READ_AT_ONCE: Final = 100
-"""Memories, at the least: a filter may leave few of them."""
+"""The least number of memories that are read at once, because a filter may drop many of them."""
 
 
 class StoredSimilarity:
-    """A `Similarity`. Use it as an async context manager; what makes vectors is not there before
-    the first question, which may raise `ConfigurationError`.
+    """A `Similarity`. Use it as an async context manager. The first search loads the embedder, so
+    it may raise `ConfigurationError`.
     """
 
     def __init__(self, shared: SharedReader, make_embedder: Callable[[], Embedder]) -> None:
         self._shared = shared
         self._make_embedder = make_embedder
-        self._made_embedder: Embedder | None = None
+        self._loaded_embedder: Embedder | None = None
         self._stack = AsyncExitStack()
         self._kept: OrderedDict[str, Vector] = OrderedDict()
 
@@ -60,7 +60,7 @@ class StoredSimilarity:
         matches: Callable[[MemoryRecord], bool] | None,
     ) -> list[Near]:
         embedder = await self._embedder()
-        asked = asyncio.create_task(embedder.embed([query]))
+        embedding = asyncio.create_task(embedder.embed([query]))
         try:
             edition, now = (
                 await self._shared.edition_of_topic(self._shared.topics.memories),
@@ -68,64 +68,66 @@ class StoredSimilarity:
             )
             if edition is None:
                 return []
-            described = await edition.memories.vector_names(bank_id, scope, now=now)
-            vector = (await asked)[0]
-            vectors = await self._vectors(edition, described, dimensions=len(vector), now=now)
-            # What has none was deleted meanwhile.
-            described = [one for one in described if one.vector in vectors]
-            ranked = _ranked(vector, [vectors[one.vector] for one in described])
+            names = await edition.memories.vector_names(bank_id, scope, now=now)
+            vector = (await embedding)[0]
+            vectors = await self._vectors(edition, names, dimensions=len(vector), now=now)
+            # A memory without a vector was deleted meanwhile.
+            names = [name for name in names if name.vector in vectors]
+            ranked = _rank(vector, [vectors[name.vector] for name in names])
         finally:
-            asked.cancel()
-        return await _records(edition, described, ranked, limit=limit, matches=matches, now=now)
+            embedding.cancel()
+        return await _read_nearest(edition, names, ranked, limit=limit, matches=matches, now=now)
 
     async def _vectors(
-        self, edition: Edition, described: Sequence[MemoryVectorName], *, dimensions: int, now: datetime
+        self, edition: Edition, names: Sequence[MemoryVectorName], *, dimensions: int, now: datetime
     ) -> dict[str, Vector]:
         vectors: dict[str, Vector] = {}
-        for one in described:
-            if one.vector in self._kept:
-                self._kept.move_to_end(one.vector)
-                vectors[one.vector] = self._kept[one.vector]
-        if unknown := [one for one in described if one.vector not in vectors]:
-            found = await self._found(edition, unknown, dimensions=dimensions, now=now)
-            vectors |= found
-            self._keep(found)
+        for name in names:
+            if name.vector in self._kept:
+                self._kept.move_to_end(name.vector)
+                vectors[name.vector] = self._kept[name.vector]
+        if unknown := [name for name in names if name.vector not in vectors]:
+            loaded = await self._load(edition, unknown, dimensions=dimensions, now=now)
+            vectors |= loaded
+            self._keep(loaded)
         return vectors
 
-    async def _found(
+    async def _load(
         self, edition: Edition, unknown: Sequence[MemoryVectorName], *, dimensions: int, now: datetime
     ) -> dict[str, Vector]:
         model = (await self._embedder()).model
-        stored = await edition.vectors.get(model, sorted({one.vector for one in unknown}))
-        # One of another length is not what this model makes, whoever has stored it.
+        stored = await edition.vectors.get(model, sorted({name.vector for name in unknown}))
+        # A vector of another length is not of this model.
         vectors: dict[str, Vector] = {
             name: np.frombuffer(vector, dtype=_STORED).astype(np.float32)
             for name, vector in stored.items()
             if len(vector) == dimensions * _STORED.itemsize
         }
-        missing = {one.vector: one.key for one in unknown if one.vector not in vectors}
+        missing = {name.vector: name.key for name in unknown if name.vector not in vectors}
         if missing:
-            made = await self._made(edition, missing, now=now)
-            vectors |= made
+            computed = await self._compute(edition, missing, now=now)
+            vectors |= computed
             await edition.vectors.save(
-                model, {name: vector.astype(_STORED).tobytes() for name, vector in made.items()}
+                model, {name: vector.astype(_STORED).tobytes() for name, vector in computed.items()}
             )
         return vectors
 
-    async def _made(
+    async def _compute(
         self, edition: Edition, missing: Mapping[str, str], *, now: datetime
     ) -> dict[str, Vector]:
-        """The vectors of these names, each given with the key of a memory that has the text."""
+        """Computes the vectors of these names. Each name comes with the key of a memory that has the
+        text.
+        """
         records = await edition.memories.get(list(missing.values()), now=now)
         facts = {name: records[key].memory.fact for name, key in missing.items() if key in records}
-        made = await (await self._embedder()).embed(list(facts.values()))
-        return dict(zip(facts, made, strict=True))
+        vectors = await (await self._embedder()).embed(list(facts.values()))
+        return dict(zip(facts, vectors, strict=True))
 
     async def _embedder(self) -> Embedder:
-        if self._made_embedder is None:
-            self._made_embedder = self._make_embedder()
-            await self._stack.enter_async_context(self._made_embedder)
-        return self._made_embedder
+        if self._loaded_embedder is None:
+            self._loaded_embedder = self._make_embedder()
+            await self._stack.enter_async_context(self._loaded_embedder)
+        return self._loaded_embedder
 
     def _keep(self, vectors: Mapping[str, Vector]) -> None:
         self._kept.update(vectors)
@@ -133,28 +135,28 @@ class StoredSimilarity:
             self._kept.popitem(last=False)
 
 
-def _ranked(query: Vector, vectors: Sequence[Vector]) -> list[Neighbour]:
+def _rank(query: Vector, vectors: Sequence[Vector]) -> list[Neighbour]:
     return nearest(query, np.stack(vectors), limit=len(vectors)) if vectors else []
 
 
-async def _records(
+async def _read_nearest(
     edition: Edition,
-    described: Sequence[MemoryVectorName],
+    names: Sequence[MemoryVectorName],
     ranked: Sequence[Neighbour],
     *,
     limit: int,
     matches: Callable[[MemoryRecord], bool] | None,
     now: datetime,
 ) -> list[Near]:
-    found: list[Near] = []
+    nearest_memories: list[Near] = []
     at_once = limit if matches is None else max(limit, _READ_AT_ONCE)
     for begin in range(0, len(ranked), at_once):
-        part = ranked[begin : begin + at_once]
-        records = await edition.memories.get([described[one.row].key for one in part], now=now)
-        for one in part:
-            record = records.get(described[one.row].key)
+        page = ranked[begin : begin + at_once]
+        records = await edition.memories.get([names[neighbour.row].key for neighbour in page], now=now)
+        for neighbour in page:
+            record = records.get(names[neighbour.row].key)
             if record is not None and (matches is None or matches(record)):
-                found.append(Near(record, one.distance))
-        if len(found) >= limit:
+                nearest_memories.append(Near(record, neighbour.distance))
+        if len(nearest_memories) >= limit:
             break
-    return found[:limit]
+    return nearest_memories[:limit]
