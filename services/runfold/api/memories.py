@@ -50,7 +50,7 @@ from runfold.documents.memories import (
 from runfold.http.bodies import JSON, JsonRoute
 from runfold.http.idempotency import RepeatableModel
 from runfold.http.problems import problem_responses
-from runfold.query.parameters import Cursor, Limit, run_filter
+from runfold.query.parameters import Cursor, Limit, label_filter
 from runfold_schemas.memories import BankConfig
 
 Verbs = Callable[[], Memories]
@@ -165,7 +165,9 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
         cursor: Cursor = None,
     ) -> Response:
         """The newest first; go on with `next_cursor`, in the same order."""
-        wanted = MemoriesWanted(scope=run_filter(label=scope).labels, order=order, ascending=ascending)
+        wanted = MemoriesWanted(
+            scope=label_filter(scope, field="scope") or None, order=order, ascending=ascending
+        )
         found, following = await memories().list(bank_id, wanted, limit=limit, cursor=cursor)
         return _answer(MemoryPage(memories=[MemoryDocument.of(one) for one in found], next_cursor=following))
 
@@ -276,7 +278,7 @@ def _add_revisions(router: APIRouter, memories: Verbs) -> None:
     ) -> Response:
         """What it was after each change, the newest first; go on with `next_cursor`."""
         found, following = await memories().revisions(
-            bank_id, memory_id, labels=run_filter(label=label).labels, limit=limit, cursor=cursor
+            bank_id, memory_id, labels=label_filter(label) or None, limit=limit, cursor=cursor
         )
         return _answer(
             RevisionPage(revisions=[RevisionDocument.of(one) for one in found], next_cursor=following)

@@ -64,7 +64,7 @@ from runfold.http.requests import describe_body, parse_request
 from runfold.ids import new_event_id
 from runfold.ingest.events import events_of, located
 from runfold.ingest.requests import EVENTS_BODY
-from runfold.query.parameters import Cursor, EndOffset, FirstOffset, Limit, SessionId, run_filter
+from runfold.query.parameters import Cursor, EndOffset, FirstOffset, Limit, SessionId, label_filter
 from runfold_schemas.codec import event_types
 from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RejectedError, SessionConflictError
 from runfold_schemas.events import AnyEvent
@@ -205,7 +205,7 @@ def _add_reads(router: APIRouter, state: _State) -> None:
         """Sessions that match all filters, with their state, the newest first. An answer holds
         `limit` of them or 4 MB; go on with `next_cursor`.
         """
-        labels = run_filter(label=label).labels
+        labels = label_filter(label) or None
         read = partial(state.sessions().list, app=app, user=user, labels=labels)
         return Response(await listed(read, limit, cursor), media_type=JSON)
 

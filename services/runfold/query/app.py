@@ -1,13 +1,14 @@
 """The query service: its routes, and how it is run.
 
-GET  /v1/runs                    runs by agent, session, status, label, time GET  /v1/runs/{id}
-the run record GET  /v1/runs/{id}/events        records by range, type and turn GET
-/v1/runs/{id}/ledger        the transcript, whole or as of an earlier moment; POST adds new messages
-GET  /v1/runs/{id}/follow        server-sent events: history first, then live GET
-/v1/sessions/{id}/runs      the session's runs in order GET  /v1/sessions/{id}/ledger    their
-ledgers one after the other
+    GET  /v1/runs                    runs by agent, session, status, label, time
+    GET  /v1/runs/{id}               the run record
+    GET  /v1/runs/{id}/events        records by range, type and turn
+    GET  /v1/runs/{id}/ledger        the transcript, now or as of an earlier moment; POST adds messages
+    GET  /v1/runs/{id}/follow        server-sent events: history first, then live
+    GET  /v1/sessions/{id}/runs      the session's runs in order
+    GET  /v1/sessions/{id}/ledger    the ledgers of these runs, one after the other
 
-Ids are percent-encoded, so a slash of theirs is `%2F`.
+Ids are percent-encoded, so a slash in an id is `%2F`.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -60,11 +61,12 @@ from runfold_projections.validation import validate_strict
 from runfold_schemas.messages import Message
 
 SOURCE_HEADER = "Runfold-Source"
-"""Says where an answer was read from: `snapshot` or `log`."""
+"""The header that names the source of an answer: `snapshot` or `log`."""
 
 
 _EVENT_STREAM: Final = {
-    "description": "Events named by their type; `id` is the offset, `data` is an event as the events route has it.",
+    "description": "One event for each record. Its name is the type of the event, its `id` the offset, its `data` the"
+    " record as in `/events`.",
     "content": {
         "text/event-stream": {
             "schema": {"type": "string"},
@@ -86,7 +88,7 @@ _problems = partial(
 
 
 async def run(settings: Settings) -> None:
-    """Serves until the process is told to stop."""
+    """Serves until the process receives SIGTERM or Ctrl-C."""
     await serve(build_app(settings), host=settings.host, port=settings.port)
 
 
@@ -103,14 +105,14 @@ def build_app(settings: Settings) -> FastAPI:
         "Runfold query",
         ready=reading.check_ready,
         lifespan=lifespan,
-        description="Read runs: their records, their events, and the ledgers to hand back to a model provider.",
+        description="Read runs: their records, events and ledgers.",
     )
     app.include_router(router(reading))
     return app
 
 
 def router(reading: Reading) -> APIRouter:
-    """The routes, to be served while `reading` is entered."""
+    """The routes. They work while `reading` is entered."""
     routes = APIRouter(prefix="/v1")
     for add in (_add_records, _add_events, _add_ledger, _add_follow, _add_sessions):
         add(routes, reading)
@@ -119,10 +121,10 @@ def router(reading: Reading) -> APIRouter:
 
 def _add_records(routes: APIRouter, reading: Reading) -> None:
     @routes.get("/runs", tags=["runs"], summary="List runs", response_model=RunList, responses=_problems(422))
-    async def list_runs(*, wanted: RunFilters, limit: Limit = 50, cursor: Cursor = None) -> Response:
-        """Runs that match all filters, the newest first."""
-        states, following = await reading.stored_runs.runs(wanted, limit=limit, cursor=cursor)
-        return _json(RunList(runs=[state.record for state in states], next_cursor=following))
+    async def list_runs(*, run_filter: RunFilters, limit: Limit = 50, cursor: Cursor = None) -> Response:
+        """List the runs that match all filters, the newest first."""
+        states, next_cursor = await reading.stored_runs.runs(run_filter, limit=limit, cursor=cursor)
+        return _answer(RunList(runs=[state.record for state in states], next_cursor=next_cursor))
 
     @routes.get(
         "/runs/{run_id}",
@@ -132,9 +134,9 @@ def _add_records(routes: APIRouter, reading: Reading) -> None:
         responses=_problems(404, 422, 504),
     )
     async def read_run(*, run_id: RunId, min_offset: MinOffset = None, source: From = "snapshot") -> Response:
-        """What a run is now: agent, session, status, phase, labels, counts, token usage, error."""
+        """Read what a run is now: agent, session, status, phase, labels, counts, token usage, error."""
         history = await reading.runs.history(run_id, min_offset=min_offset, source=source)
-        return _from(history.source, _json(await reading.runs.record(history)))
+        return _with_source(history.source, _answer(await reading.runs.record(history)))
 
 
 def _add_events(routes: APIRouter, reading: Reading) -> None:
@@ -148,63 +150,60 @@ def _add_events(routes: APIRouter, reading: Reading) -> None:
     async def read_events(
         *,
         run_id: RunId,
-        wanted: EventFilters,
+        event_filter: EventFilters,
         first_offset: FirstOffset = 0,
         end_offset: EndOffset = None,
         limit: Limit = 100,
         min_offset: MinOffset = None,
         source: From = "snapshot",
     ) -> Response:
-        """Records in the order of the log, each with its offset, time and outcome. An answer holds
-        `limit` of them or 4 MB; go on with `first_offset` = `next_offset` until that has reached
-        `end_offset`, or the one that you asked for.
+        """Read records in the order of the log, each with its offset, time and outcome. An answer
+        has up to `limit` records or 4 MB. To read on, send its `next_offset` as `first_offset`,
+        until it equals the answer's `end_offset`, or your own.
         """
         history = await reading.runs.history(run_id, min_offset=min_offset, source=source)
         end = history.end if end_offset is None else min(end_offset, history.end)
-        page = await events_page(history, wanted, first_offset=first_offset, end=end, limit=limit)
-        return _from(history.source, Response(page, media_type=JSON))
+        page = await events_page(history, event_filter, first_offset=first_offset, end=end, limit=limit)
+        return _with_source(history.source, Response(page, media_type=JSON))
 
 
 def _add_ledger(routes: APIRouter, reading: Reading) -> None:
-    shown: dict[str, Any] = {
+    described: dict[str, Any] = {
         "tags": ["ledger"],
         "response_model": LedgerAnswer | RunRequest,
         "responses": _problems(404, 422, 504),
     }
 
-    @routes.get("/runs/{run_id}/ledger", summary="Read a ledger", **shown)
-    async def read_ledger(*, run_id: RunId, wanted: LedgerQuery) -> Response:
-        """The transcript of a run, exactly as it was: messages to hand back to a model provider.
-        Large ones are streamed; one that breaks off did not end.
+    @routes.get("/runs/{run_id}/ledger", summary="Read a ledger", **described)
+    async def read_ledger(*, run_id: RunId, query: LedgerQuery) -> Response:
+        """Read the transcript of a run: messages to send to a model provider, exactly as they were.
+        A large ledger is streamed. If the stream breaks off, the ledger is incomplete.
         """
-        return await _ledger(reading, run_id, wanted)
+        return await _answer_ledger(reading, run_id, query)
 
-    @routes.post("/runs/{run_id}/ledger", summary="Read a ledger and add new messages", **shown)
-    async def read_ledger_and_more(*, run_id: RunId, wanted: LedgerQuery, new: NewMessages) -> Response:
-        """As GET, with the caller's messages at the end, so that one call makes and validates what
-        a model is sent. Nothing is stored.
+    @routes.post("/runs/{run_id}/ledger", summary="Read a ledger and add new messages", **described)
+    async def read_ledger_and_more(*, run_id: RunId, query: LedgerQuery, new: NewMessages) -> Response:
+        """As GET, with your messages at the end: one call builds and validates the next request to
+        a model. Nothing is stored.
         """
-        return await _ledger(reading, run_id, wanted, more=new.messages)
+        return await _answer_ledger(reading, run_id, query, more=new.messages)
 
 
-async def _ledger(
-    reading: Reading, run_id: str, wanted: LedgerParameters, *, more: Sequence[Message] = ()
+async def _answer_ledger(
+    reading: Reading, run_id: str, query: LedgerParameters, *, more: Sequence[Message] = ()
 ) -> Response:
-    # A prefix is the same whenever it is read, so it is not answered before the run has reached its
-    # end.
-    offsets = (wanted.min_offset, wanted.cut_off.offset)
+    # A prefix never changes, so a run that has not reached its end yet is waited for.
+    offsets = (query.min_offset, query.cut_off.offset)
     least = max((offset for offset in offsets if offset is not None), default=None)
-    history = await reading.runs.history(run_id, min_offset=least, source=wanted.source)
-    end = await wanted.cut_off.end(history)
-    if wanted.validate not in (None, validate_strict):
+    history = await reading.runs.history(run_id, min_offset=least, source=query.source)
+    end = await query.cut_off.end(history)
+    if query.validate not in (None, validate_strict):
         check_bounds(end, field="validate")
-    if wanted.form is not None:
-        request = await run_request(history, wanted.form, end=end, more=more, validate=wanted.validate)
-        return _from(history.source, Response(request, media_type=JSON))
-    chunks = run_ledger(
-        history, end=end, checkpoints=reading.checkpoints, more=more, validate=wanted.validate
-    )
-    return _from(history.source, await answer(chunks))
+    if query.form is not None:
+        request = await run_request(history, query.form, end=end, more=more, validate=query.validate)
+        return _with_source(history.source, Response(request, media_type=JSON))
+    chunks = run_ledger(history, end=end, checkpoints=reading.checkpoints, more=more, validate=query.validate)
+    return _with_source(history.source, await answer(chunks))
 
 
 def _add_follow(routes: APIRouter, reading: Reading) -> None:
@@ -218,17 +217,16 @@ def _add_follow(routes: APIRouter, reading: Reading) -> None:
     async def follow_run(
         *,
         run_id: RunId,
-        wanted: EventFilters,
+        event_filter: EventFilters,
         first_offset: FirstOffset = 0,
         until_end: UntilEnd = False,
         last_event_id: LastEventId = None,
     ) -> Response:
-        """Server-sent events: the history from `first_offset` on, then every new event as it is
-        appended. A stream that breaks off is taken up after its last event by asking again with
-        `Last-Event-ID`.
+        """Follow a run by server-sent events: first the history from `first_offset` on, then each
+        new event. After an interruption, send the last `id` as `Last-Event-ID` to go on after it.
         """
         begin = first_offset if last_event_id is None else last_event_id + 1
-        follower = Follower(run_id, begin, wanted, until_end=until_end)
+        follower = Follower(run_id, begin, event_filter, until_end=until_end)
         stream = follower.stream(reading.live, reading.runs)
         first = await anext(stream)
         return Stream(until_failure(first, stream), media_type="text/event-stream")
@@ -245,9 +243,9 @@ def _add_sessions(routes: APIRouter, reading: Reading) -> None:
     async def list_session_runs(
         *, session_id: SessionId, limit: Limit = 50, cursor: Cursor = None
     ) -> Response:
-        """The runs of a session in the order of their first records in the log."""
-        records, following = await reading.sessions.runs(session_id, limit=limit, cursor=cursor)
-        return _json(RunList(runs=records, next_cursor=following))
+        """List the runs of a session in the order of their first records in the log."""
+        records, next_cursor = await reading.sessions.runs(session_id, limit=limit, cursor=cursor)
+        return _answer(RunList(runs=records, next_cursor=next_cursor))
 
     @routes.get(
         "/sessions/{session_id}/ledger",
@@ -259,8 +257,8 @@ def _add_sessions(routes: APIRouter, reading: Reading) -> None:
     async def read_session_ledger(
         *, session_id: SessionId, validate: Validator, form: FormatQuery
     ) -> Response:
-        """The ledgers of a session's runs one after the other, never interleaved. A session without
-        runs has no messages.
+        """Read the ledgers of a session's runs, one after the other. A session without runs has no
+        messages.
         """
         histories = reading.sessions.histories(session_id)
         if form is not None:
@@ -269,10 +267,10 @@ def _add_sessions(routes: APIRouter, reading: Reading) -> None:
         return await answer(session_ledger(session_id, histories, validate=validate))
 
 
-def _json(document: RunList | RunRecord) -> Response:
+def _answer(document: RunList | RunRecord) -> Response:
     return Response(document.model_dump_json(), media_type=JSON)
 
 
-def _from(source: Source, response: Response) -> Response:
+def _with_source(source: Source, response: Response) -> Response:
     response.headers[SOURCE_HEADER] = source
     return response
