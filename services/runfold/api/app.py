@@ -30,13 +30,13 @@ from runfold.vertex.sessions import session_routes
 
 
 async def run(settings: Settings) -> None:
-    """Serves until the process is told to stop."""
+    """Serves until the process receives SIGTERM or Ctrl-C."""
     await serve(build_app(settings), host=settings.host, port=settings.port)
 
 
 def build_app(settings: Settings, *, model: MemoryModel | None = None) -> FastAPI:
-    """The application, connected for the length of its lifespan. `model` generates memories in
-    place of the one that the settings name.
+    """The application, which is connected for the length of its lifespan. `model` replaces the
+    language model that the settings name.
     """
     connection, reading = Connection(settings.log("runfold/ingest")), Reading(settings)
 
@@ -53,7 +53,7 @@ def build_app(settings: Settings, *, model: MemoryModel | None = None) -> FastAP
         "Runfold",
         ready=check_ready,
         lifespan=lifespan,
-        description="Publish runs and read them: events in, ledgers out; sessions and their state.",
+        description="Publish runs and read them; sessions with their state; memories.",
     )
     app.include_router(build_router(connection.runfold))
     sessions = _verbs_of(connection, lambda runfold: Sessions(runfold.connection, reading.stored_sessions))
@@ -86,8 +86,8 @@ VerbsT = TypeVar("VerbsT")
 
 
 def _verbs_of(connection: Connection, make: Callable[[Runfold], VerbsT]) -> Callable[[], VerbsT]:
-    """Gives one set of verbs for each connection, since they remember what they have opened. It
-    raises as `Connection.runfold`.
+    """A function that returns one client object for each connection, because the object remembers
+    the runs that it opened. The function raises as `Connection.runfold` does.
     """
     made: list[tuple[Runfold, VerbsT]] = []
 

@@ -1,15 +1,15 @@
-"""Generation of memories over HTTP, in our own words.
+"""The routes that generate memories.
 
-    POST   /v1/banks/{bank_id}/memories/generate   of facts, of a conversation, or of a session: answers what became of memories
-    POST   /v1/banks/{bank_id}/memories/ingest     contents for a stream, which memories are generated of by its rule
+    POST   /v1/banks/{bank_id}/memories/generate   from facts, a conversation or a session
+    POST   /v1/banks/{bank_id}/memories/ingest     append contents to a stream, which has a rule for generating
 
-Facts need no model. What needs one answers 409 where none is configured, and says how to configure
-one.
+Facts given directly need no language model. Other requests answer 409 if no model is configured,
+and the problem document says how to configure one.
 
-Under an `Idempotency-Key` a process gives its first answer again. What holds in every process:
-contents of a stream without an id get one by the key and their place, so they count once. A
-generation has no such id: repeated in another process it consolidates the same facts once more,
-which changes no text.
+A process answers a repeated `Idempotency-Key` with its first answer. In every process, contents of
+a stream without an id get an id derived from the key and their index, so they count once. A
+generation has no such id: another process consolidates the same facts once more, which changes no
+text.
 """
 
 import asyncio
@@ -41,7 +41,8 @@ from runfold_schemas.errors import MemoryNotFoundError
 _MEANINGS: Final = {
     400: "`Idempotency-Key` is empty or too long.",
     404: "There is no such bank, or no such session.",
-    409: "The request needs a language model and none is configured, or other writers keep changing the same memories.",
+    409: "The request needs a language model and none is configured, or other writers keep changing the same memories; or"
+    " the first request with this `Idempotency-Key` is still in progress.",
     413: "The contents are too large together.",
     422: "A part of the request is wrong. `field` names it.",
     502: "The language model refused, or its answer is of no use.",
@@ -51,8 +52,8 @@ _PROBLEMS: Final = problem_responses(_MEANINGS, *_MEANINGS)
 
 
 def build_generation_router(generation: Generation) -> APIRouter:
-    """The routes. The application has to come from `runfold.http.app.new_app`, which makes problem
-    documents of our errors.
+    """The routes. The application has to come from `runfold.http.app.new_app`, which turns our
+    errors into problem documents.
     """
     router = APIRouter(prefix="/v1/banks", tags=["memories"], route_class=JsonRoute)
     replays = Replays()
@@ -63,42 +64,45 @@ def build_generation_router(generation: Generation) -> APIRouter:
         response_model=GeneratedMemories,
         responses=_PROBLEMS,
     )
-    async def generate_memories(bank_id: BankId, asked: Generate, request: RepeatableModel) -> Response:
-        """What has become of memories, when that can be read. A failed generation changes
-        nothing.
+    async def generate_memories(bank_id: BankId, body: Generate, request: RepeatableModel) -> Response:
+        """Generate memories. The answer lists what became of each memory, and all of it is readable
+        by then. A failed generation changes nothing.
         """
 
         async def handle() -> Response:
             generator = generation.generator()
-            generated = await generator.generate(bank_id, asked.scope, asked.source(), asked.options())
-            return _answer(GeneratedMemories(generated=await _shown(generator.memories, bank_id, generated)))
+            generated = await generator.generate(bank_id, body.scope, body.source(), body.options())
+            return _answer(
+                GeneratedMemories(generated=await _describe(generator.memories, bank_id, generated))
+            )
 
         return await replays.answer(f"generate/{bank_id}", request, handle)
 
     @router.post(
         "/{bank_id}/memories/ingest",
-        summary="Ingest contents that memories are generated of",
+        summary="Ingest contents to generate memories from",
         response_model=StreamPosition,
         responses=_PROBLEMS,
     )
-    async def ingest_contents(bank_id: BankId, asked: Ingest, request: RepeatableModel) -> Response:
-        """Answers when all contents are durable; where memories are generated at once, when those
-        can be read. If that fails, the contents stay in the stream, and it is tried again later. A
-        content that comes again counts once.
+    async def ingest_contents(bank_id: BankId, body: Ingest, request: RepeatableModel) -> Response:
+        """Append contents to a stream. The answer follows when all contents are durable, and when
+        generated memories are readable if the rule generates them at once. If the generation fails,
+        the contents stay in the stream, and the generation is repeated later. A repeated content
+        counts once.
         """
 
         async def handle() -> Response:
             position = await generation.streams.ingest(
                 bank_id,
-                asked.scope,
-                asked.stream_id,
-                asked.ingested(_content_ids(request, len(asked.contents))),
-                rule=asked.rule,
-                options=asked.options(),
-                force_flush=asked.flush,
+                body.scope,
+                body.stream_id,
+                body.ingested(_content_ids(request, len(body.contents))),
+                rule=body.rule,
+                options=body.options(),
+                force_flush=body.flush,
             )
             bank = await generation.generator().memories.bank(bank_id)
-            run_id = stream_run_id(bank.created_by, asked.scope, asked.stream_id)
+            run_id = stream_run_id(bank.created_by, body.scope, body.stream_id)
             return _answer(StreamPosition(run_id=run_id, offset=position.offset if position else None))
 
         return await replays.answer(f"ingest/{bank_id}", request, handle)
@@ -106,17 +110,17 @@ def build_generation_router(generation: Generation) -> APIRouter:
     return router
 
 
-async def _shown(
+async def _describe(
     memories: Memories, bank_id: str, generated: Sequence[ChangedMemory]
 ) -> list[GeneratedMemory]:
-    async def shown(one: ChangedMemory) -> GeneratedMemory:
+    async def describe(change: ChangedMemory) -> GeneratedMemory:
         try:
-            memory = MemoryDocument.of(await memories.get(bank_id, one.memory_id))
+            memory = MemoryDocument.of(await memories.get(bank_id, change.memory_id))
         except MemoryNotFoundError:
             memory = None
-        return GeneratedMemory.of(one, memory)
+        return GeneratedMemory.of(change, memory)
 
-    return await asyncio.gather(*map(shown, generated))
+    return await asyncio.gather(*map(describe, generated))
 
 
 def _content_ids(request: RepeatableRequest, count: int) -> list[str] | None:

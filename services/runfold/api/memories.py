@@ -1,20 +1,20 @@
-"""Memories over HTTP, in our own words.
+"""The routes of banks and memories.
 
     POST   /v1/banks                                       create a bank
     GET    /v1/banks, /v1/banks/{bank_id}                  list them, read one
-    PATCH  /v1/banks/{bank_id}                             its configuration
-    DELETE /v1/banks/{bank_id}?force=true                  gone, with its memories
+    PATCH  /v1/banks/{bank_id}                             change its configuration
+    DELETE /v1/banks/{bank_id}?force=true                  delete it with its memories
     POST   /v1/banks/{bank_id}/memories                    create a memory
     GET    /v1/banks/{bank_id}/memories                    list them by scope
-    POST   /v1/banks/{bank_id}/memories/retrieve           by scope and meaning
+    POST   /v1/banks/{bank_id}/memories/retrieve           find them by scope and meaning
     POST   /v1/banks/{bank_id}/memories/purge              delete or count them
     GET    /v1/banks/{bank_id}/memories/{id}               read one; PATCH changes, DELETE deletes it
-    GET    /v1/banks/{bank_id}/memories/{id}/revisions     its history, the newest first; .../{revision_id} reads one
-    POST   /v1/banks/{bank_id}/memories/{id}/rollback      to what it held after an earlier change
+    GET    /v1/banks/{bank_id}/memories/{id}/revisions     its history; .../{revision_id} reads a revision
+    POST   /v1/banks/{bank_id}/memories/{id}/rollback      restore an earlier revision
 
-They write to the log and read from MongoDB, so they are served where ingest and query are one
-process. A 2xx means durable, and every answer has all that was acknowledged before it was asked
-for.
+The routes write to the log and read from MongoDB, so only the API, which is ingest and query in one
+process, serves them. A 2xx means that a change is durable. Every answer contains all changes that
+were acknowledged before the request.
 """
 
 from collections.abc import Callable
@@ -59,19 +59,23 @@ BankId = Annotated[
     str, Path(description="The bank's id, percent-encoded: `/` is `%2F`.", examples=["travel"])
 ]
 MemoryId = Annotated[str, Path(description="The memory's id, percent-encoded.", examples=["m-1"])]
-RevisionId = Annotated[str, Path(description="The revision's id, which is that of the event that made it.")]
-ScopeWanted = Annotated[
+RevisionId = Annotated[
+    str, Path(description="The revision's id, which is the id of the event that made the revision.")
+]
+ScopeFilter = Annotated[
     list[str],
     Query(
-        description="`key:value`, split at the first colon: memories of exactly these pairs.",
+        description="`key:value`, split at the first colon. Memories with exactly these pairs as their scope.",
         examples=[["user:ann"]],
     ),
 ]
-Order = Annotated[Literal["created_at", "updated_at"], Query(description="By which time.")]
-Ascending = Annotated[bool, Query(description="The oldest first.")]
-Force = Annotated[bool, Query(description="With all that is in it.")]
-LabelsWanted = Annotated[
-    list[str], Query(description="`key:value`, split at the first colon. Several must all be there.")
+Order = Annotated[
+    Literal["created_at", "updated_at"], Query(description="The time by which the list is sorted.")
+]
+Ascending = Annotated[bool, Query(description="The oldest entry first.")]
+Force = Annotated[bool, Query(description="Delete the bank also if it has memories.")]
+LabelFilter = Annotated[
+    list[str], Query(description="`key:value`, split at the first colon. All of several labels must match.")
 ]
 
 _problems = partial(
@@ -83,16 +87,17 @@ _problems = partial(
         413: "The body is too large, or a value in it is.",
         422: "A part of the request is wrong. `field` names it.",
         503: "Kafka or MongoDB does not answer, or no projector runs. Retry.",
-        504: "The change is recorded, but its result could not be read in time. Read it later, and do not repeat the change.",
+        504: "The change is recorded, but its result could not be read in time. Read it later, and do not repeat the"
+        " change.",
     },
 )
 
 
 def build_memory_router(memories: Verbs) -> APIRouter:
-    """The routes. `memories` gives what they speak to, or raises while there is no connection.
+    """The routes. `memories` returns the client, or raises while there is no connection.
 
-    The application has to come from `runfold.http.app.new_app`, which makes problem documents of
-    our errors.
+    The application has to come from `runfold.http.app.new_app`, which turns our errors into problem
+    documents.
     """
     router = APIRouter(prefix="/v1/banks", tags=["memories"], route_class=JsonRoute)
     for add in (_add_banks, _add_lists, _add_memories, _add_revisions):
@@ -108,21 +113,22 @@ def _add_banks(router: APIRouter, memories: Verbs) -> None:
         response_model=BankDocument,
         responses=_problems(409, 413, 422),
     )
-    async def create_bank(asked: CreateBank) -> Response:
-        """A new bank, of a new id unless one is given; 409 where that is taken."""
-        bank = BankDocument.of(await memories().create_bank(asked.bank_id, asked.config))
+    async def create_bank(body: CreateBank) -> Response:
+        """Create a bank. Without `bank_id`, it gets a new id."""
+        bank = BankDocument.of(await memories().create_bank(body.bank_id, body.config))
         return _answer(bank, HTTPStatus.CREATED, location=f"/v1/banks/{quote(bank.bank_id, safe='')}")
 
     @router.get("", summary="List banks", response_model=BankPage, responses=_problems(422))
     async def list_banks(*, limit: Limit = 50, cursor: Cursor = None) -> Response:
-        """The newest first; go on with `next_cursor`."""
-        banks, following = await memories().banks(limit=limit, cursor=cursor)
-        return _answer(BankPage(banks=[BankDocument.of(bank) for bank in banks], next_cursor=following))
+        """List banks, the newest first. To read on, send `next_cursor` as `cursor`."""
+        banks, next_cursor = await memories().banks(limit=limit, cursor=cursor)
+        return _answer(BankPage(banks=[BankDocument.of(bank) for bank in banks], next_cursor=next_cursor))
 
     @router.get(
         "/{bank_id}", summary="Read a bank", response_model=BankDocument, responses=_problems(404, 422)
     )
     async def read_bank(bank_id: BankId) -> Response:
+        """Read a bank with its configuration."""
         return _answer(BankDocument.of(await memories().bank(bank_id)))
 
     @router.patch(
@@ -131,9 +137,9 @@ def _add_banks(router: APIRouter, memories: Verbs) -> None:
         response_model=BankDocument,
         responses=_problems(404, 413, 422),
     )
-    async def update_bank(bank_id: BankId, asked: BankConfig) -> Response:
-        """Fields that are not there stay as they are."""
-        changes = {name: getattr(asked, name) for name in asked.model_fields_set}
+    async def update_bank(bank_id: BankId, body: BankConfig) -> Response:
+        """Change the configuration of a bank. Fields that you leave out keep their values."""
+        changes = {name: getattr(body, name) for name in body.model_fields_set}
         return _answer(BankDocument.of(await memories().update_bank(bank_id, changes)))
 
     @router.delete(
@@ -143,7 +149,7 @@ def _add_banks(router: APIRouter, memories: Verbs) -> None:
         responses=_problems(404, 409, 422),
     )
     async def delete_bank(bank_id: BankId, *, force: Force = False) -> Response:
-        """Delete a bank; 409 where there are memories in it, unless by force."""
+        """Delete a bank. If it has memories, this needs `force`."""
         await memories().delete_bank(bank_id, force=force)
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
@@ -158,18 +164,22 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
     async def list_memories(
         bank_id: BankId,
         *,
-        scope: ScopeWanted = [],  # noqa: B006  # FastAPI copies it
+        scope: ScopeFilter = [],  # noqa: B006  # FastAPI copies it
         order: Order = "created_at",
         ascending: Ascending = False,
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        """The newest first; go on with `next_cursor`, in the same order."""
+        """List memories, the newest first. To read on, send `next_cursor` as `cursor`, and the same
+        order.
+        """
         wanted = MemoriesWanted(
             scope=label_filter(scope, field="scope") or None, order=order, ascending=ascending
         )
-        found, following = await memories().list(bank_id, wanted, limit=limit, cursor=cursor)
-        return _answer(MemoryPage(memories=[MemoryDocument.of(one) for one in found], next_cursor=following))
+        records, next_cursor = await memories().list(bank_id, wanted, limit=limit, cursor=cursor)
+        return _answer(
+            MemoryPage(memories=[MemoryDocument.of(record) for record in records], next_cursor=next_cursor)
+        )
 
     @router.post(
         "/{bank_id}/memories/retrieve",
@@ -177,17 +187,19 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
         response_model=Retrieved,
         responses=_problems(404, 413, 422),
     )
-    async def retrieve_memories(bank_id: BankId, asked: Retrieve) -> Response:
-        """Those of exactly this scope: the nearest in meaning to the query, or without one the
-        newest.
+    async def retrieve_memories(bank_id: BankId, body: Retrieve) -> Response:
+        """Find memories with exactly this scope: the nearest in meaning to the query, or the newest
+        without a query.
         """
-        if asked.query is None:
-            page, _ = await memories().list(bank_id, MemoriesWanted(scope=asked.scope), limit=asked.limit)
-            return _answer(Retrieved(retrieved=[NearMemory(memory=MemoryDocument.of(one)) for one in page]))
-        found: list[Near] = list(
-            await memories().nearest(bank_id, asked.scope, asked.query, limit=asked.limit)
+        if body.query is None:
+            page, _ = await memories().list(bank_id, MemoriesWanted(scope=body.scope), limit=body.limit)
+            return _answer(
+                Retrieved(retrieved=[NearMemory(memory=MemoryDocument.of(record)) for record in page])
+            )
+        nearest: list[Near] = list(
+            await memories().nearest(bank_id, body.scope, body.query, limit=body.limit)
         )
-        return _answer(Retrieved(retrieved=[NearMemory.of(near) for near in found]))
+        return _answer(Retrieved(retrieved=[NearMemory.of(near) for near in nearest]))
 
     @router.post(
         "/{bank_id}/memories/purge",
@@ -195,9 +207,10 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
         response_model=Purged,
         responses=_problems(404, 413, 422),
     )
-    async def purge_memories(bank_id: BankId, asked: Purge) -> Response:
-        wanted = MemoriesWanted(scope=asked.scope)
-        return _answer(Purged(count=await memories().purge(bank_id, wanted, force=asked.force)))
+    async def purge_memories(bank_id: BankId, body: Purge) -> Response:
+        """Delete the memories of a scope, or of the whole bank. Without `force`, only count them."""
+        wanted = MemoriesWanted(scope=body.scope)
+        return _answer(Purged(count=await memories().purge(bank_id, wanted, force=body.force)))
 
 
 def _add_memories(router: APIRouter, memories: Verbs) -> None:
@@ -210,15 +223,15 @@ def _add_memories(router: APIRouter, memories: Verbs) -> None:
         responses=_problems(400, 404, 409, 413, 422, 504),
         **shown,
     )
-    async def create_memory(bank_id: BankId, asked: CreateMemory, request: RepeatableModel) -> Response:
-        """A new memory, of a new id unless one is given; 409 where that is taken."""
-        memory_id = asked.memory_id or request.derived_id("memory", bank_id)
+    async def create_memory(bank_id: BankId, body: CreateMemory, request: RepeatableModel) -> Response:
+        """Create a memory. Without `memory_id`, it gets a new id."""
+        memory_id = body.memory_id or request.derived_id("memory", bank_id)
         event_id = request.derived_id("memory created", bank_id, memory_id) if memory_id else None
         record = await memories().create(
             bank_id,
-            asked.memory(),
+            body.memory(),
             memory_id=memory_id,
-            revision=asked.revision.options(),
+            revision=body.revision.options(),
             event_id=event_id,
         )
         ids = "/memories/".join(quote(part, safe="") for part in (bank_id, record.memory_id))
@@ -228,6 +241,7 @@ def _add_memories(router: APIRouter, memories: Verbs) -> None:
         "/{bank_id}/memories/{memory_id}", summary="Read a memory", responses=_problems(404, 422), **shown
     )
     async def read_memory(bank_id: BankId, memory_id: MemoryId) -> Response:
+        """Read a memory as it is now."""
         return _answer(MemoryDocument.of(await memories().get(bank_id, memory_id)))
 
     @router.patch(
@@ -236,13 +250,11 @@ def _add_memories(router: APIRouter, memories: Verbs) -> None:
         responses=_problems(404, 409, 413, 422, 504),
         **shown,
     )
-    async def update_memory(bank_id: BankId, memory_id: MemoryId, asked: UpdateMemory) -> Response:
-        """Fields that are not there stay as they are, whoever changes them at the same time. The
-        scope never changes.
+    async def update_memory(bank_id: BankId, memory_id: MemoryId, body: UpdateMemory) -> Response:
+        """Change a memory. Fields that you leave out keep their values, also if another writer
+        changes them at the same time. The scope never changes.
         """
-        record = await memories().update(
-            bank_id, memory_id, asked.changes(), revision=asked.revision.options()
-        )
+        record = await memories().update(bank_id, memory_id, body.changes(), revision=body.revision.options())
         return _answer(MemoryDocument.of(record))
 
     @router.delete(
@@ -252,12 +264,12 @@ def _add_memories(router: APIRouter, memories: Verbs) -> None:
         responses=_problems(404, 413, 422, 504),
     )
     async def delete_memory(
-        bank_id: BankId, memory_id: MemoryId, asked: RevisionWanted | None = None
+        bank_id: BankId, memory_id: MemoryId, body: RevisionWanted | None = None
     ) -> Response:
-        """Delete a memory. For 48 hours its revisions can be read, and it can be rolled back to one
-        of them.
+        """Delete a memory. For 48 hours its revisions stay readable, and a rollback restores the
+        memory.
         """
-        await memories().delete(bank_id, memory_id, revision=(asked or RevisionWanted()).options())
+        await memories().delete(bank_id, memory_id, revision=(body or RevisionWanted()).options())
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
@@ -272,16 +284,20 @@ def _add_revisions(router: APIRouter, memories: Verbs) -> None:
         bank_id: BankId,
         memory_id: MemoryId,
         *,
-        label: LabelsWanted = [],  # noqa: B006  # FastAPI copies it
+        label: LabelFilter = [],  # noqa: B006  # FastAPI copies it
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        """What it was after each change, the newest first; go on with `next_cursor`."""
-        found, following = await memories().revisions(
+        """Read the memory's content after each change, the newest first. To read on, send
+        `next_cursor` as `cursor`.
+        """
+        revisions, next_cursor = await memories().revisions(
             bank_id, memory_id, labels=label_filter(label) or None, limit=limit, cursor=cursor
         )
         return _answer(
-            RevisionPage(revisions=[RevisionDocument.of(one) for one in found], next_cursor=following)
+            RevisionPage(
+                revisions=[RevisionDocument.of(revision) for revision in revisions], next_cursor=next_cursor
+            )
         )
 
     @router.get(
@@ -291,6 +307,7 @@ def _add_revisions(router: APIRouter, memories: Verbs) -> None:
         responses=_problems(404, 422),
     )
     async def read_revision(bank_id: BankId, memory_id: MemoryId, revision_id: RevisionId) -> Response:
+        """Read the memory's content after one change."""
         return _answer(RevisionDocument.of(await memories().revision(bank_id, memory_id, revision_id)))
 
     @router.post(
@@ -299,12 +316,12 @@ def _add_revisions(router: APIRouter, memories: Verbs) -> None:
         response_model=MemoryDocument,
         responses=_problems(404, 409, 413, 422, 504),
     )
-    async def roll_back(bank_id: BankId, memory_id: MemoryId, asked: RollBack) -> Response:
-        """The memory holds again what it held after an earlier change, also if it was deleted
-        since. This is a change too.
+    async def roll_back(bank_id: BankId, memory_id: MemoryId, body: RollBack) -> Response:
+        """Restore the memory's content after an earlier change, also if the memory was deleted
+        since. The rollback is a change of its own.
         """
         record = await memories().rollback(
-            bank_id, memory_id, asked.revision_id, revision=asked.revision.options()
+            bank_id, memory_id, body.revision_id, revision=body.revision.options()
         )
         return _answer(MemoryDocument.of(record))
 

@@ -1,4 +1,4 @@
-"""Pages that end by their size: of a session's events, and of sessions with their state."""
+"""Pages of limited size: of a session's events, and of sessions with their state."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -8,16 +8,16 @@ from runfold.documents.sessions import session_json, sessions_json
 from runfold.store.sessions import cursor_after
 
 _BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of events or sessions in one page, whatever its limit; one of them alone may be larger."""
+"""The size of one page, whatever its limit. A single event or session may be larger."""
 
 _AT_FIRST: Final = 50
-"""Sessions that are read before it is known how large they are."""
+"""Sessions that are read at first, before their size is known."""
 
 Reading = Callable[..., Awaitable[tuple[list[Session], str | None]]]
 
 
 def fitting(events: Sequence[Logged]) -> int:
-    """How many of the events one page has room for: one at the least."""
+    """The number of events that fit into one page, at least one."""
     size = 0
     for number, event in enumerate(events):
         if size > _BYTES_MAX:
@@ -27,20 +27,20 @@ def fitting(events: Sequence[Logged]) -> int:
 
 
 async def listed(read: Reading, limit: int, cursor: str | None) -> bytes:
-    """A page of the sessions that `read` gives for `limit` and `cursor`. Not many more are read
-    than are shown.
+    """A page of the sessions that `read` returns for `limit` and `cursor`. It reads few sessions
+    more than it shows.
     """
     shown: list[bytes] = []
     size, at_a_time = 0, _AT_FIRST
     while True:
-        found, cursor = await read(limit=min(at_a_time, limit - len(shown)), cursor=cursor)
-        for session in found:
+        sessions, cursor = await read(limit=min(at_a_time, limit - len(shown)), cursor=cursor)
+        for session in sessions:
             shown.append(session_json(session))
             size += len(shown[-1])
             if size > _BYTES_MAX:
-                is_last = session is found[-1]
+                is_last = session is sessions[-1]
                 return sessions_json(shown, cursor if is_last else cursor_after(session.record))
         if cursor is None or len(shown) >= limit:
             return sessions_json(shown, cursor)
-        # As many as there is room for, if they are as large as those before.
+        # As many as fit, if they are as large as the sessions before.
         at_a_time = 1 + (_BYTES_MAX - size) * len(shown) // size if shown else _AT_FIRST

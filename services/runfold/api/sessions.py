@@ -1,20 +1,19 @@
-"""Sessions over HTTP: a conversation with its state, in requests that need no session of their own
-with a server.
+"""The routes of sessions: conversations with their state.
 
-    POST   /v1/sessions                       create one
-    GET    /v1/sessions                       list them by app, user, label
-    GET    /v1/sessions/{session_id}          read one, with its events if asked
-    PATCH  /v1/sessions/{session_id}          labels, name, expiry
-    POST   /v1/sessions/{session_id}/end      nothing is appended any more
-    DELETE /v1/sessions/{session_id}          gone, with its events and runs
-    POST   /v1/sessions/{session_id}/events   one event, or a batch
-    GET    /v1/sessions/{session_id}/events   events by range, time and type
-    GET    /v1/apps/{app}/state               what all users of an app share
-    GET    /v1/apps/{app}/users/{user}/state  what all sessions of a user share
+    POST   /v1/sessions                       create a session
+    GET    /v1/sessions                       list sessions by app, user, label
+    GET    /v1/sessions/{session_id}          read one, on request with its events
+    PATCH  /v1/sessions/{session_id}          change labels, name, expiry
+    POST   /v1/sessions/{session_id}/end      end it: no event is appended any more
+    DELETE /v1/sessions/{session_id}          delete it with its events and runs
+    POST   /v1/sessions/{session_id}/events   append one event, or a batch
+    GET    /v1/sessions/{session_id}/events   read events by range, time and type
+    GET    /v1/apps/{app}/state               the state that all users of an app share
+    GET    /v1/apps/{app}/users/{user}/state  the state that all sessions of a user share
 
-They write to the log and read from MongoDB, so they are served where ingest and query are one
-process. A 2xx means durable, and every answer has all that was acknowledged before it was asked
-for.
+The routes write to the log and read from MongoDB, so only the API, which is ingest and query in one
+process, serves them. A 2xx means that a change is durable. Every answer contains all changes that
+were acknowledged before the request.
 """
 
 import json
@@ -74,25 +73,30 @@ _LIMIT: Final = 100
 
 App = Annotated[str, Path(description="The app, percent-encoded: `/` is `%2F`.", examples=["shop"])]
 User = Annotated[str, Path(description="The user, percent-encoded.", examples=["u-1"])]
-AppWanted = Annotated[str | None, Query(description="Sessions of this app.")]
-UserWanted = Annotated[str | None, Query(description="Sessions of this user.")]
-LabelsWanted = Annotated[
-    list[str], Query(description="`key:value`, split at the first colon. Several must all be there.")
+AppFilter = Annotated[str | None, Query(description="Sessions of this app.")]
+UserFilter = Annotated[str | None, Query(description="Sessions of this user.")]
+LabelFilter = Annotated[
+    list[str], Query(description="`key:value`, split at the first colon. All of several labels must match.")
 ]
-Include = Annotated[Literal["events"] | None, Query(description="`events`: with the session's events.")]
-Since = Annotated[
-    AwareDatetime | None, Query(description="Only events of this time or later, by their own timestamps.")
+Include = Annotated[
+    Literal["events"] | None, Query(description="`events`: the answer contains the session's events.")
 ]
-Newest = Annotated[int | None, Query(ge=0, le=2**31, description="Only the last so many of what is wanted.")]
+Since = Annotated[AwareDatetime | None, Query(description="Only events with this timestamp or a later one.")]
+Newest = Annotated[
+    int | None, Query(ge=0, le=2**31, description="Only this many of the last events that match.")
+]
 Types = Annotated[
     list[str],
-    Query(description="Only events of this type. Several: of any of them.", examples=[["user_message"]]),
+    Query(description="Only events of this type, or of one of several types.", examples=[["user_message"]]),
 ]
-OnlyFirst = Annotated[int | None, Query(ge=0, description="Only the first so many of what is wanted.")]
+OnlyFirst = Annotated[int | None, Query(ge=0, description="Only this many of the first events that match.")]
 LimitOfEvents = Annotated[
-    int | None, Query(ge=1, le=1000, description=f"How many at the most; {_LIMIT} by default.")
+    int | None,
+    Query(ge=1, le=1000, description=f"The largest number of events in the answer; {_LIMIT} by default."),
 ]
-Accept = Annotated[str, Header(description=f"`{NDJSON}`: the session on a line, then an event a line.")]
+Accept = Annotated[
+    str, Header(description=f"`{NDJSON}`: the session on one line, then each event on a line.")
+]
 
 _problems = partial(
     problem_responses,
@@ -130,10 +134,10 @@ Wanted = Annotated[EventsWanted, Depends(events_wanted)]
 
 
 def build_session_router(sessions: Callable[[], Sessions]) -> APIRouter:
-    """The routes. `sessions` gives what they speak to, or raises while there is no connection.
+    """The routes. `sessions` returns the client, or raises while there is no connection.
 
-    The application has to come from `runfold.http.app.new_app`, which makes problem documents of
-    our errors.
+    The application has to come from `runfold.http.app.new_app`, which turns our errors into problem
+    documents.
     """
     router = APIRouter(prefix="/v1", tags=["sessions"])
     state = _State(sessions, Replays())
@@ -143,7 +147,7 @@ def build_session_router(sessions: Callable[[], Sessions]) -> APIRouter:
 
 
 class _State(NamedTuple):
-    """What the routes share."""
+    """The state that the routes share."""
 
     sessions: Callable[[], Sessions]
     replays: Replays
@@ -159,7 +163,7 @@ def _add_creation(router: APIRouter, state: _State) -> None:
         openapi_extra=describe_body(CreateSession),
     )
     async def create_session(request: RepeatableDocument) -> Response:
-        """A new session, of a new id unless one is given; 409 where that is taken."""
+        """Create a session. Without `session_id`, it gets a new id."""
 
         async def handle() -> Response:
             return await _create(state.sessions(), request)
@@ -168,25 +172,25 @@ def _add_creation(router: APIRouter, state: _State) -> None:
 
 
 async def _create(sessions: Sessions, request: RepeatableRequest) -> Response:
-    asked = parse_request(CreateSession, request.json())
-    session_id, repeatable = asked.session_id, request.key is not None and asked.session_id is None
+    body = parse_request(CreateSession, request.json())
+    session_id, repeatable = body.session_id, request.key is not None and body.session_id is None
     if repeatable:
-        session_id = request.derived_id("session", asked.app)
+        session_id = request.derived_id("session", body.app)
     status = HTTPStatus.CREATED
     try:
         session = await sessions.create(
-            app=asked.app,
-            user=asked.user,
+            app=body.app,
+            user=body.user,
             session_id=session_id,
-            state=asked.state,
-            labels=asked.labels,
-            display_name=asked.display_name,
-            ttl=_ttl(asked.ttl_seconds),
+            state=body.state,
+            labels=body.labels,
+            display_name=body.display_name,
+            ttl=_ttl(body.ttl_seconds),
         )
     except SessionConflictError as error:
         if not repeatable:
             raise
-        # Only this key makes this id, so the first copy of the request has.
+        # The id is derived from this key, so the first copy of the request has created the session.
         session, status = await sessions.view(error.session_id), HTTPStatus.OK
     location = f"/v1/sessions/{quote(session.session_id, safe='')}"
     return Response(session_json(session), status, {"Location": location}, media_type=JSON)
@@ -196,14 +200,14 @@ def _add_reads(router: APIRouter, state: _State) -> None:
     @router.get("/sessions", summary="List sessions", response_model=SessionPage, responses=_problems(422))
     async def list_sessions(
         *,
-        app: AppWanted = None,
-        user: UserWanted = None,
-        label: LabelsWanted = [],  # noqa: B006  # FastAPI copies it
+        app: AppFilter = None,
+        user: UserFilter = None,
+        label: LabelFilter = [],  # noqa: B006  # FastAPI copies it
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        """Sessions that match all filters, with their state, the newest first. An answer holds
-        `limit` of them or 4 MB; go on with `next_cursor`.
+        """List the sessions that match all filters, with their state, the newest first. An answer
+        has up to `limit` sessions or 4 MB. To read on, send `next_cursor` as `cursor`.
         """
         labels = label_filter(label) or None
         read = partial(state.sessions().list, app=app, user=user, labels=labels)
@@ -223,12 +227,12 @@ def _add_reads(router: APIRouter, state: _State) -> None:
         limit: OnlyFirst = None,
         accept: Accept = "",
     ) -> Response:
-        """A session with its state, and with its events if they are included, all as of one moment.
-        The parameters of events restrict which of them are.
+        """Read a session with its state, and with its events if you include them, all as of one
+        moment. The other parameters filter the events.
         """
         wanted = replace(wanted, limit=limit)
         if include is None and wanted != EventsWanted():
-            raise InvalidEventError("include: what restricts events needs include=events", field="include")
+            raise InvalidEventError("include: a filter of events needs include=events", field="include")
         session = await state.sessions().view(session_id, wanted if include else None)
         if NDJSON in accept:
             return await _streamed(whole_lines(session), media_type=NDJSON)
@@ -246,15 +250,15 @@ def _add_changes(router: APIRouter, state: _State) -> None:
         openapi_extra=describe_body(UpdateSession),
     )
     async def update_session(session_id: SessionId, request: Request) -> Response:
-        """Merge labels, set the name, or let the session expire so long from now."""
+        """Merge labels, set the name, or set the expiry."""
         read_media_type(request, allowed=(JSON,))
         body = await read_body(request, bytes_max=COMMAND_BYTES_MAX)
-        asked = parse_request(UpdateSession, parse_json(body))
+        changes = parse_request(UpdateSession, parse_json(body))
         session = await state.sessions().update(
             session_id,
-            labels=asked.labels,
-            display_name=asked.display_name,
-            ttl=_ttl(asked.ttl_seconds),
+            labels=changes.labels,
+            display_name=changes.display_name,
+            ttl=_ttl(changes.ttl_seconds),
         )
         return _session(session)
 
@@ -265,7 +269,7 @@ def _add_changes(router: APIRouter, state: _State) -> None:
         responses=_problems(404, 409, 422),
     )
     async def end_session(session_id: SessionId) -> Response:
-        """End a session: it can be read as before, and nothing is appended any more."""
+        """End a session. It stays readable, and no event is appended any more."""
         return _session(await state.sessions().end(session_id))
 
     @router.delete(
@@ -275,7 +279,7 @@ def _add_changes(router: APIRouter, state: _State) -> None:
         responses=_problems(404, 422),
     )
     async def delete_session(session_id: SessionId) -> Response:
-        """Delete a session with its events and its runs. What it shares with others stays."""
+        """Delete a session with its events and its runs. The state that it shares with others stays."""
         await state.sessions().delete(session_id)
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
@@ -289,8 +293,8 @@ def _add_publishing(router: APIRouter, state: _State) -> None:
         openapi_extra=EVENTS_BODY,
     )
     async def append_events(session_id: SessionId, request: RepeatableBatch) -> Response:
-        """Append one event, or a batch: all of it, or nothing. `state_delta` changes the state;
-        `expected_offset` is for an event that comes alone.
+        """Append one event, or a batch of which all events are appended or none. `state_delta`
+        changes the state. Only a single event may have `expected_offset`.
         """
 
         async def handle() -> Response:
@@ -307,7 +311,7 @@ async def _append(sessions: Sessions, session_id: str, request: RepeatableReques
 
     for item in items:
         if isinstance(named := item.fields.get("run_id"), str) and named != run_id:
-            raise RejectedError(named, offset=-1, reason="it is not the session's run, or not any more")
+            raise RejectedError(named, offset=-1, reason="it is not the current run of the session")
     events = events_of(items, run_id=run_id, event_ids=event_id, now=datetime.now(UTC))
     for event, item in zip(events, items, strict=True):
         if event.type in LIFECYCLE:
@@ -342,16 +346,16 @@ def _add_events(router: APIRouter, state: _State) -> None:
         responses=_problems(404, 422),
     )
     async def read_events(*, session_id: SessionId, wanted: Wanted, limit: LimitOfEvents = None) -> Response:
-        """Events in the order of the log. An answer holds `limit` of them or 4 MB, or all of the
-        `newest`; go on with `first_offset` = `next_offset` until that has reached `end_offset`, or
-        the one that you asked for.
+        """Read events in the order of the log. An answer has up to `limit` events or 4 MB, or all of
+        the `newest`. To read on, send its `next_offset` as `first_offset`, until it equals the
+        answer's `end_offset`, or your own.
         """
         if wanted.newest is not None:
             if limit is not None:
-                raise InvalidEventError("limit: `newest` is one already", field="limit")
+                raise InvalidEventError("limit: `newest` is a limit already", field="limit")
             session = await state.sessions().view(session_id, wanted)
             return _page(session, session.events, session.next_offset)
-        # One more than is shown says where to go on.
+        # One event more than the page has shows whether there is another page.
         shown = limit or _LIMIT
         session = await state.sessions().view(session_id, replace(wanted, limit=shown + 1))
         shown = min(shown, fitting(session.events))
@@ -378,17 +382,17 @@ def _add_shared_state(router: APIRouter, state: _State) -> None:
 
     @router.get("/apps/{app}/state", summary="Read an app's state", **shown)
     async def read_app_state(app: App) -> Response:
-        """What all users of an app share. An app that nobody has used holds nothing."""
+        """Read the state that all users of an app share. It is empty for an unknown app."""
         return Response(state_json(await state.sessions().app_state(app)), media_type=JSON)
 
     @router.get("/apps/{app}/users/{user}/state", summary="Read a user's state", **shown)
     async def read_user_state(app: App, user: User) -> Response:
-        """What all sessions of a user of an app share."""
+        """Read the state that all sessions of a user of an app share."""
         return Response(state_json(await state.sessions().user_state(app, user)), media_type=JSON)
 
     @router.get("/apps/{app}/users//state", include_in_schema=False)
     async def read_state_of_no_user(app: App) -> Response:
-        """A session need not have a user; those that have none share one state as well."""
+        """Sessions without a user share a state too."""
         return Response(state_json(await state.sessions().user_state(app, "")), media_type=JSON)
 
 
@@ -411,6 +415,6 @@ async def _streamed(portions: Iterator[bytes], *, media_type: str) -> Response:
 
 
 _LINES: Final = {
-    "description": "The session. As lines, it comes first and each of its events after it.",
+    "description": "The session. With NDJSON, the first line is the session, and each event has a line after it.",
     "content": {NDJSON: {"schema": {"type": "string"}}},
 }

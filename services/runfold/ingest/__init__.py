@@ -1,3 +1,1 @@
-"""HTTP in: what agents in any language publish through. It speaks to the log only, never to
-MongoDB.
-"""
+"""HTTP in: agents in any language publish through it. It writes to the log and never to MongoDB."""

@@ -1,5 +1,5 @@
-"""The service's connection to the log: made in the background, so that the service starts while
-Kafka is away.
+"""The service's connection to Kafka. It is made in the background, so the service starts without
+Kafka.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ _log = logging.getLogger(__name__)
 
 
 class Connection:
-    """A `Runfold` from the moment that Kafka has answered, to the end of the `async with` block.
+    """A `Runfold` from Kafka's first answer to the end of the `async with` block.
 
-    Until then, and for as long as the broker is not configured as it must be, `runfold` raises what
-    is wrong. Once it stands, the client itself survives that Kafka goes and comes back.
+    Before, and while the broker's settings are wrong, `runfold` raises the reason. Later the client
+    itself survives outages of Kafka.
     """
 
     def __init__(self, settings: LogSettings) -> None:
@@ -44,8 +44,8 @@ class Connection:
         return self._runfold
 
     async def check(self) -> None:
-        """Returns if Kafka answers and the catalog is read to its end, so that ended runs are known
-        as such.
+        """Returns if Kafka answers and the catalog was read to its end, so that the client knows
+        which runs have ended.
         """
         runfold = self.runfold()
         try:
