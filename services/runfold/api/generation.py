@@ -1,7 +1,7 @@
 """The routes that generate memories.
 
     POST   /v1/banks/{bank_id}/memories/generate   from facts, a conversation or a session
-    POST   /v1/banks/{bank_id}/memories/ingest     append contents to a stream, which has a rule for generating
+    POST   /v1/banks/{bank_id}/memories/ingest     append contents to a stream
 
 Facts given directly need no language model. Other requests answer 409 if no model is configured,
 and the problem document says how to configure one.
@@ -41,8 +41,8 @@ from runfold_schemas.errors import MemoryNotFoundError
 _MEANINGS: Final = {
     400: "`Idempotency-Key` is empty or too long.",
     404: "There is no such bank, or no such session.",
-    409: "The request needs a language model and none is configured, or other writers keep changing the same memories; or"
-    " the first request with this `Idempotency-Key` is still in progress.",
+    409: "The request needs a language model and none is configured, or other writers keep changing the"
+    " same memories; or the first request with this `Idempotency-Key` is still in progress.",
     413: "The contents are too large together.",
     422: "A part of the request is wrong. `field` names it.",
     502: "The language model refused, or its answer is of no use.",

@@ -65,7 +65,8 @@ RevisionId = Annotated[
 ScopeFilter = Annotated[
     list[str],
     Query(
-        description="`key:value`, split at the first colon. Memories with exactly these pairs as their scope.",
+        description="`key:value`, split at the first colon. Memories with exactly these pairs as their"
+        " scope.",
         examples=[["user:ann"]],
     ),
 ]
@@ -87,8 +88,8 @@ _problems = partial(
         413: "The body is too large, or a value in it is.",
         422: "A part of the request is wrong. `field` names it.",
         503: "Kafka or MongoDB does not answer, or no projector runs. Retry.",
-        504: "The change is recorded, but its result could not be read in time. Read it later, and do not repeat the"
-        " change.",
+        504: "The change is recorded, but its result could not be read in time. Read it later, and do not"
+        " repeat the change.",
     },
 )
 

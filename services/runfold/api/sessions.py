@@ -103,8 +103,8 @@ _problems = partial(
     {
         400: "`Idempotency-Key` is empty or too long.",
         404: "There is no such session.",
-        409: "The id is taken, the session has ended, or another event was accepted after `expected_offset`; or the first"
-        " request with this `Idempotency-Key` is still in progress.",
+        409: "The id is taken, the session has ended, or another event was accepted after"
+        " `expected_offset`; or the first request with this `Idempotency-Key` is still in progress.",
         413: "The body is too large, or an event in it is.",
         415: "The body's media type is not one of those listed.",
         422: "A part of the request is wrong. `field` names it, and `line` or `index` the event in a batch.",
@@ -415,6 +415,7 @@ async def _streamed(portions: Iterator[bytes], *, media_type: str) -> Response:
 
 
 _LINES: Final = {
-    "description": "The session. With NDJSON, the first line is the session, and each event has a line after it.",
+    "description": "The session. With NDJSON, the first line is the session, and each event has a line"
+    " after it.",
     "content": {NDJSON: {"schema": {"type": "string"}}},
 }

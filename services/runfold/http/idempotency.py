@@ -46,7 +46,8 @@ _KEY_BYTES_MAX: Final = 255
 IdempotencyKey = Annotated[
     str | None,
     Header(
-        description="Any text that is new for each request. A request that is sent again with the same key counts once."
+        description="Any text that is new for each request. A request that is sent again with the same"
+        " key counts once."
     ),
 ]
 

@@ -85,14 +85,15 @@ _EVENT: Final = {
         "expected_offset": {
             "type": "integer",
             "minimum": -1,
-            "description": "Accept this event only if the last accepted event is at this offset or before it; -1 for an"
-            " empty log. Such an event is sent alone. A session's `last_offset` is a value to send.",
+            "description": "Accept this event only if the last accepted event is at this offset or before"
+            " it; -1 for an empty log. Such an event is sent alone. A session's `last_offset` is a value"
+            " to send.",
         },
         "state_delta": {
             "type": "object",
-            "description": "Keys of state with their new values. Null is a value. `app:` keys are shared by all users of"
-            " the app, `user:` keys by all sessions of the user, `temp:` keys are not stored, all others belong to the"
-            " run.",
+            "description": "Keys of state with their new values. Null is a value. `app:` keys are shared"
+            " by all users of the app, `user:` keys by all sessions of the user, `temp:` keys are not"
+            " stored, all others belong to the run.",
         },
     },
 }

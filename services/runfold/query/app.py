@@ -65,12 +65,12 @@ SOURCE_HEADER = "Runfold-Source"
 
 
 _EVENT_STREAM: Final = {
-    "description": "One event for each record. Its name is the type of the event, its `id` the offset, its `data` the"
-    " record as in `/events`.",
+    "description": "One event for each record. Its name is the type of the event, its `id` the offset,"
+    " its `data` the record as in `/events`.",
     "content": {
         "text/event-stream": {
             "schema": {"type": "string"},
-            "example": 'id: 3\nevent: user_message\ndata: {"offset": 3, "outcome": "accepted", "event": {}}\n\n',
+            "example": 'id: 3\nevent: user_message\ndata: {"offset": 3, "outcome": "accepted"}\n\n',
         }
     },
 }

@@ -100,8 +100,8 @@ class _ProviderRequest(BaseModel):
     request: dict[str, Any] = Field(description="The body of the request. Add model, tools and limits.")
     dropped: list[Fault] = Field(description="The parts that were left out.")
     tool_names: dict[str, str] = Field(
-        description="Changed names of tools, with the ledger's own names. Translate the name of a call back, or give"
-        " `tool_names` when you record the response."
+        description="Changed names of tools, with the ledger's own names. Translate the name of a call"
+        " back, or give `tool_names` when you record the response."
     )
     tool_ids: dict[str, str] = Field(description="Changed ids of calls, with the ledger's own ids.")
     faults: list[Fault] | None = Field(None, description="Present if `validate` was given.")

@@ -30,8 +30,9 @@ MinOffset = Annotated[
     Query(
         ge=0,
         le=OFFSET_MAX,
-        description="Wait until the run holds this offset. Publishing returns the offset, so you read what you wrote. If"
-        " the projections are late, the answer is read from the log. After the deadline, the answer is 504.",
+        description="Wait until the run holds this offset. Publishing returns the offset, so you read"
+        " what you wrote. If the projections are late, the answer is read from the log. After the"
+        " deadline, the answer is 504.",
     ),
 ]
 FirstOffset = Annotated[int, Query(ge=0, le=OFFSET_MAX, description="Begin at this offset.")]
@@ -40,7 +41,8 @@ From = Annotated[
     Source,
     Query(
         alias="source",
-        description="`snapshot`: from MongoDB. `log`: rebuilt from Kafka alone, for example while MongoDB does not answer.",
+        description="`snapshot`: from MongoDB. `log`: rebuilt from Kafka alone, for example while MongoDB"
+        " does not answer.",
     ),
 ]
 PAGE_MAX: Final = 1000
@@ -58,7 +60,8 @@ LastEventId = Annotated[
         alias="Last-Event-ID",
         ge=-1,
         le=OFFSET_MAX,
-        description="The last offset that was received. Browsers send it by themselves. It replaces `first_offset`.",
+        description="The last offset that was received. Browsers send it by themselves. It replaces"
+        " `first_offset`.",
     ),
 ]
 
@@ -101,8 +104,8 @@ def event_filter(
         str | None,
         Query(
             pattern="^all$",
-            description="`all`: also records that do not count, which are duplicates, rejected events and records that cannot"
-            " be decoded.",
+            description="`all`: also records that do not count, which are duplicates, rejected events and"
+            " records that cannot be decoded.",
         ),
     ] = None,
 ) -> EventFilter:
@@ -125,7 +128,8 @@ def as_of(
     before_turn: Annotated[
         str | None,
         Query(
-            description="The ledger before the first event of this turn, for example to run a failed turn again."
+            description="The ledger before the first event of this turn, for example to run a failed turn"
+            " again."
         ),
     ] = None,
 ) -> AsOf:
@@ -137,8 +141,8 @@ def validator(
     validate: Annotated[
         Rules | None,
         Query(
-            description="Add `faults`: the reasons for which this provider would refuse the messages. `strict`: the reasons"
-            " for which the ledger is incomplete for every provider."
+            description="Add `faults`: the reasons for which this provider would refuse the messages."
+            " `strict`: the reasons for which the ledger is incomplete for every provider."
         ),
     ] = None,
     thinking: Annotated[
@@ -159,7 +163,8 @@ def request_format(
     lossy: Annotated[
         Lossy,
         Query(
-            description="`drop`: leave out parts that the provider cannot express, and list them in `dropped`."
+            description="`drop`: leave out parts that the provider cannot express, and list them in"
+            " `dropped`."
         ),
     ] = "refuse",
 ) -> RequestFormat | None:
