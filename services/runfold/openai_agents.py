@@ -3,13 +3,14 @@
     session = RunfoldSession("conversation-1", "http://127.0.0.1:8080")
     await Runner.run(agent, "Where is my parcel?", session=session)
 
-Each item of the conversation is one record of the session's log, so a run of the SDK has a ledger,
-revisions and replay like any other. An item that is popped stays in the log, and stands for nothing
-from then on.
+Each item of the conversation is one record of the session's log, so a session of the SDK has a
+ledger, revisions and replay like any other. A popped item stays in the log, and an amendment behind
+it removes it from the conversation.
 """
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Self
 
@@ -31,16 +32,22 @@ from runfold_schemas.events import AnyEvent, EventAmended
 from runfold_schemas.sessions import FrameworkEvent
 
 _TYPES: Final = frozenset({"framework_event", "event_amended"})
-_LOOK: Final = 16
+
+_LOOK_AHEAD: Final = 16
+"""How many events more than the limit are read at first, since some of them may be popped items and
+their amendments.
+"""
 
 
 class RunfoldSession:
-    """The SDK's `Session` protocol over Runfold's HTTP API, or on Kafka and MongoDB themselves.
+    """The SDK's `Session` protocol, over Runfold's HTTP API or on Kafka and MongoDB directly.
 
-    The session begins with its first item. One that was ended takes nothing more:
-    `SessionEndedError`. Every verb may raise `UnavailableError`. Reading and clearing are safe to
-    repeat after it; `add_items` may have added the items, and `pop_item` may have taken one out, so
-    look with `get_items` before repeating those.
+    The first item creates the session. It connects with the first call and works in any event loop
+    and thread; nobody has to close it.
+
+    After a session has ended, adding an item raises `SessionEndedError`. Every method may raise
+    `UnavailableError`. After that, reading and clearing are safe to repeat. `add_items` may have
+    added the items and `pop_item` may have removed one, so call `get_items` before you repeat those.
     """
 
     def __init__(
@@ -50,144 +57,166 @@ class RunfoldSession:
         *,
         app: str = "openai-agents",
         user: str = "",
-        session_settings: SessionSettings | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        """`session_id` alone says which conversation this is; `app` and `user` are what it is
-        listed by, once it has begun. `settings` are those of `runfold.settings.Settings`, for use
-        without the HTTP API.
+        """`session_id` alone identifies the conversation. `app` and `user` are attributes of the
+        session, by which sessions are listed. `settings` are fields of `runfold.settings.Settings`,
+        for use without the HTTP API.
+
+        Raises `TypeError` for an unknown field of `session_settings`.
         """
         self.session_id = session_id
-        self.session_settings = session_settings
+        self.session_settings = _session_settings(session_settings)
         self._app = app
         self._user = user
         self._connection = session_connection(url, settings)
 
     async def __aenter__(self) -> Self:
-        await self._connection.verbs()
+        await self._connection.__aenter__()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
+        await self._connection.__aexit__(*exc_info)
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections, from any loop. A later call connects again."""
         await self._connection.close()
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """The items of the conversation, oldest first; with a limit, the last of them."""
-        most = resolve_session_limit(limit, self.session_settings)
-        if most == 0:
+        """The items of the conversation, oldest first. With a limit, only the newest items."""
+        newest = resolve_session_limit(limit, self.session_settings)
+        if newest == 0:
             return []
-        if most is not None and most < 0:
-            most = None  # as the SDK's own sessions take it
-        standing = await _standing(await self._connection.verbs(), self.session_id, most)
-        return [one.item for one in standing.items]
+        if newest is not None and newest < 0:
+            newest = None  # the SDK's own sessions read a negative limit as no limit
+        conversation = await self._connection.run(
+            lambda sessions: _read_conversation(sessions, self.session_id, newest)
+        )
+        return [placed.item for placed in conversation.items]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Adds all of them or none. Raises `InvalidEventError` with the index of the item that JSON
-        cannot carry, and `EventTooLargeError` for more than 8 MiB.
+        """Adds all of the items or none. Raises `InvalidEventError` with the index of an item that
+        JSON cannot carry, and `EventTooLargeError` for more than 8 MiB.
         """
         if not items:
             return
-        said = [_event(item, index) for index, item in enumerate(items)]
-        sessions = await self._connection.verbs()
+        events = [_framework_event(item, index) for index, item in enumerate(items)]
+        await self._connection.run(lambda sessions: self._append(sessions, events))
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Removes the last item and returns it, or returns None if there is none. Concurrent calls
+        each get a different item.
+        """
+        return await self._connection.run(self._pop)
+
+    async def clear_session(self) -> None:
+        """Deletes the session with all its items. The next item creates it again."""
+        await self._connection.run(self._delete)
+
+    async def _append(self, sessions: SessionVerbs, events: Sequence[FrameworkEvent]) -> None:
         while True:
             try:
-                await sessions.append_batch(self.session_id, said)
+                await sessions.append_batch(self.session_id, events)
             except SessionNotFoundError:
-                await self._begin(sessions)
+                await self._create(sessions)
             else:
                 return
 
-    async def pop_item(self) -> TResponseInputItem | None:
-        """Takes the last item out; None if there is none. Of several who pop at once each gets
-        another item.
-        """
-        sessions = await self._connection.verbs()
+    async def _create(self, sessions: SessionVerbs) -> None:
+        try:
+            await sessions.create(app=self._app, user=self._user, session_id=self.session_id)
+        except SessionConflictError:
+            return  # another process created it at the same time
+
+    async def _pop(self, sessions: SessionVerbs) -> TResponseInputItem | None:
         while True:
-            standing = await _standing(sessions, self.session_id, 1)
-            if not standing.items:
+            conversation = await _read_conversation(sessions, self.session_id, 1)
+            if not conversation.items:
                 return None
-            last = standing.items[-1]
+            last = conversation.items[-1]
             try:
-                await sessions.append(self.session_id, _popped(last, standing))
+                await sessions.append(self.session_id, _removal(last, conversation))
             except (RejectedError, SessionNotFoundError):
-                continue  # somebody was faster: look again
+                continue  # somebody changed the conversation first: read it again
             return last.item
 
-    async def clear_session(self) -> None:
-        """Deletes the session with all that was said in it; the next item begins it anew."""
-        sessions = await self._connection.verbs()
+    async def _delete(self, sessions: SessionVerbs) -> None:
         try:
             await sessions.delete(self.session_id)
         except SessionNotFoundError:
             return
 
-    async def _begin(self, sessions: SessionVerbs) -> None:
-        try:
-            await sessions.create(app=self._app, user=self._user, session_id=self.session_id)
-        except SessionConflictError:
-            return  # another process began it at the same time
 
-
-class _Item(NamedTuple):
+class _PlacedItem(NamedTuple):
     offset: int
     item: TResponseInputItem
 
 
-class _Standing(NamedTuple):
-    items: list[_Item]
+class _Conversation(NamedTuple):
+    items: list[_PlacedItem]
     run_id: str
     last_offset: int
-    """What a change of these items expects to be the last event, and in which run."""
+    """The last event when the items were read. A removal expects it, in the run `run_id`."""
 
 
-async def _standing(sessions: SessionVerbs, session_id: str, most: int | None) -> _Standing:
-    """The last `most` items that were not popped, oldest first."""
-    newest = None if most is None else most + _LOOK
+async def _read_conversation(
+    sessions: SessionVerbs, session_id: str, newest_items: int | None
+) -> _Conversation:
+    """The newest items that were not popped, oldest first."""
+    newest = None if newest_items is None else newest_items + _LOOK_AHEAD
     while True:
         try:
-            found = await sessions.view(session_id, EventsWanted(types=_TYPES, newest=newest))
+            session = await sessions.view(session_id, EventsWanted(types=_TYPES, newest=newest))
         except SessionNotFoundError:
-            return _Standing([], "", -1)
-        items = _items(found.events)
-        if most is None or len(items) >= most or newest is None or len(found.events) < newest:
-            last = items if most is None else items[-most:]
-            return _Standing(last, found.record.run_id, found.last_offset)
+            return _Conversation([], "", -1)
+        items = _items(session.events)
+        if newest_items is None or newest is None:
+            return _Conversation(items, session.record.run_id, session.last_offset)
+        if len(items) >= newest_items or len(session.events) < newest:
+            return _Conversation(items[-newest_items:], session.record.run_id, session.last_offset)
         newest *= 4
 
 
-def _items(events: Sequence[Logged]) -> list[_Item]:
-    said = [(one.offset, json.loads(one.value)) for one in events]
-    # What a repair has changed still stands in the conversation; what stands for nothing does not.
-    amended = {event["data"]["offset"]: event for _, event in said if event["type"] == "event_amended"}
+def _items(events: Sequence[Logged]) -> list[_PlacedItem]:
+    decoded = [(logged.offset, json.loads(logged.value)) for logged in events]
+    amended = {event["data"]["offset"]: event for _, event in decoded if event["type"] == "event_amended"}
+    # An amendment with stand-ins is a repair, and its item stays in the conversation.
     popped = {offset for offset, event in amended.items() if not event["data"].get("stand_ins")}
     return [
-        _Item(offset, event["data"]["body"])
-        for offset, event in said
+        _PlacedItem(offset, event["data"]["body"])
+        for offset, event in decoded
         if event["type"] == "framework_event"
         and offset not in popped
         and event["data"]["framework"] == "openai-agents"
     ]
 
 
-def _popped(item: _Item, standing: _Standing) -> AnyEvent:
-    # It names the run, since a session that was cleared meanwhile and begun anew is another one.
+def _removal(placed: _PlacedItem, conversation: _Conversation) -> AnyEvent:
+    # The event names the run: a session that was cleared and created again has another run.
     return new_event(
-        EventAmended(offset=item.offset, reason="popped"),
+        EventAmended(offset=placed.offset, reason="popped"),
         event_id=new_event_id(),
-        run_id=standing.run_id,
+        run_id=conversation.run_id,
         timestamp=datetime.now(UTC),
-        expected_offset=standing.last_offset,
+        expected_offset=conversation.last_offset,
     )
 
 
-def _event(item: TResponseInputItem, index: int) -> FrameworkEvent:
+def _framework_event(item: TResponseInputItem, index: int) -> FrameworkEvent:
     try:
         body = to_jsonable_python(item)
     except (PydanticSerializationError, ValueError) as error:
         raise InvalidEventError(f"the item is not JSON: {error}", index=index) from error
     if not isinstance(body, dict):
-        raise InvalidEventError("the item is no object", index=index)
+        raise InvalidEventError("the item is not an object", index=index)
     return FrameworkEvent(framework="openai-agents", body=body)
+
+
+def _session_settings(settings: SessionSettings | dict[str, Any] | None) -> SessionSettings:
+    if isinstance(settings, SessionSettings):
+        return settings
+    known = {field.name for field in fields(SessionSettings)}
+    if unknown := sorted((settings or {}).keys() - known):
+        raise TypeError(f"Unknown session settings: {', '.join(unknown)}")
+    return SessionSettings(**(settings or {}))

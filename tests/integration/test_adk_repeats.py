@@ -13,6 +13,7 @@ from tests.session_verbs import check_rebuild
 
 from runfold import UnavailableError
 from runfold.adk import RunfoldSessionService
+from runfold.client.session import SessionVerbs
 from runfold.settings import Settings
 
 pytestmark = pytest.mark.skipif(THEIRS is not None, reason="only our service loses answers here")
@@ -27,7 +28,7 @@ async def losing(service: BaseSessionService, app: str, monkeypatch: pytest.Monk
     """A session whose next append is done and not answered."""
     session = await service.create_session(app_name=app, user_id=USER)
     assert isinstance(service, RunfoldSessionService)
-    sessions = await service._connection.verbs()
+    sessions = await service._connection.run(itself)
     append = sessions.append
 
     async def unanswered(*said: object, **more: object) -> None:
@@ -37,6 +38,10 @@ async def losing(service: BaseSessionService, app: str, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(sessions, "append", unanswered)
     return session
+
+
+async def itself(sessions: SessionVerbs) -> SessionVerbs:
+    return sessions
 
 
 async def test_an_append_is_repeated_and_the_session_goes_on(service: BaseSessionService, losing: Session):

@@ -120,6 +120,20 @@ def test_it_is_a_session_of_the_sdk(session: RunfoldSession):
     assert isinstance(session, Session)
 
 
+def test_its_settings_are_those_of_the_sdk_in_any_form():
+    url = "http://127.0.0.1:8080"
+
+    assert RunfoldSession("s", url).session_settings == SessionSettings()
+    assert RunfoldSession("s", url, session_settings={"limit": 0}).session_settings == SessionSettings(
+        limit=0
+    )
+    assert isinstance(RunfoldSession("s", url, session_settings={}).session_settings, SessionSettings)
+    own = SessionSettings(limit=3)
+    assert RunfoldSession("s", url, session_settings=own).session_settings is own
+    with pytest.raises(TypeError, match="Unknown session settings: limitt"):
+        RunfoldSession("s", url, session_settings={"limit": 1, "limitt": 2})
+
+
 async def test_a_session_that_nobody_began_is_empty(session: RunfoldSession):
     assert await session.get_items() == []
     assert await session.get_items(limit=1) == []
@@ -152,8 +166,9 @@ async def test_a_limit_takes_the_last_of_them(session: RunfoldSession, opened: O
     assert await session.get_items(limit=0) == []
     assert texts(await session.get_items(limit=-1)) == said
 
-    limited = opened(session_id, session_settings=SessionSettings(limit=2))
-    assert texts(await limited.get_items()) == said[-2:]
+    for settings in (SessionSettings(limit=2), {"limit": 2}):
+        limited = opened(session_id, session_settings=settings)
+        assert texts(await limited.get_items()) == said[-2:]
     assert texts(await limited.get_items(limit=3)) == said[-3:]
 
 
@@ -254,7 +269,7 @@ async def test_a_pop_that_looked_before_a_clear_takes_nothing_unseen_from_the_ne
     session: RunfoldSession, opened: Opening, session_id: str, monkeypatch: pytest.MonkeyPatch
 ):
     await session.add_items([user("old")])
-    other, look = opened(session_id), openai_agents._standing
+    other, look = opened(session_id), openai_agents._read_conversation
     looks = 0
 
     async def clear_after_looking(*arguments: Any) -> Any:
@@ -265,7 +280,7 @@ async def test_a_pop_that_looked_before_a_clear_takes_nothing_unseen_from_the_ne
             await other.add_items([user("new")])
         return standing
 
-    monkeypatch.setattr(openai_agents, "_standing", clear_after_looking)
+    monkeypatch.setattr(openai_agents, "_read_conversation", clear_after_looking)
 
     assert await session.pop_item() == user("new")
     assert looks == 2

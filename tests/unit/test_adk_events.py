@@ -1,5 +1,6 @@
 """ADK's events as they are read from a log that anybody can append to."""
 
+import gc
 import json
 
 import pytest
@@ -48,3 +49,18 @@ def test_a_note_of_what_is_not_there_is_passed_over(path: str):
     assert noted[0].content is not None
     assert noted[0].content.parts is not None
     assert noted[0].content.parts[0].model_fields_set == set()
+
+
+@pytest.mark.parametrize("bodies", [[], [{"author": "m"}], [{"author": "m"}, {"author": 1}]])
+def test_reading_leaves_the_garbage_collector_as_the_program_has_it(bodies: list[object]):
+    events = [logged(body) for body in bodies]
+    try:
+        for switch in (gc.disable, gc.enable):
+            switch()
+            before = gc.isenabled()
+
+            events_of(events)
+
+            assert gc.isenabled() == before
+    finally:
+        gc.enable()

@@ -1,4 +1,4 @@
-"""Sessions and memories for a process that reaches Kafka and MongoDB itself: `runfold[server]`."""
+"""Sessions and memories for a process that uses Kafka and MongoDB directly: `runfold[server]`."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -31,9 +31,9 @@ async def direct_sessions(settings: Settings) -> AsyncIterator[Sessions]:
 
 @asynccontextmanager
 async def direct_memories(settings: Settings) -> AsyncIterator[MemoryBackend]:
-    """The verbs of memories and of their generation, connected for the length of the block, in
-    which triggers are run when they are due, as by the API. Completed runs are the API's matter.
-    Raises `UnavailableError`, `ConfigurationError`.
+    """The verbs of memories and of their generation, connected for the length of the block. During
+    the block this process also runs triggers when they are due, as the API does. Generation from
+    completed runs is left to the API. Raises `UnavailableError`, `ConfigurationError`.
     """
     async with AsyncExitStack() as stack:
         runfold = await stack.enter_async_context(Runfold.of(settings.log("runfold/memories")))
@@ -49,7 +49,7 @@ async def direct_memories(settings: Settings) -> AsyncIterator[MemoryBackend]:
 
 
 class _DirectGeneration:
-    """Both verbs of generation in one place."""
+    """`GenerationVerbs` of a generator and its streams."""
 
     def __init__(self, generator: Generator, streams: IngestStreams) -> None:
         self._generator = generator

@@ -1,5 +1,5 @@
-"""Memories and their generation for the adapters of agent frameworks: over the HTTP API or
-directly.
+"""Memories and their generation for the adapters of agent frameworks: over the HTTP API, or
+on Kafka and MongoDB directly.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -18,8 +18,8 @@ def memory_connection(url: str | None, settings: Mapping[str, Any]) -> Framework
 
 @asynccontextmanager
 async def _over_http(url: str) -> AsyncIterator[MemoryBackend]:
-    async with HttpMemories(url) as both:
-        yield MemoryBackend(both, both)
+    async with HttpMemories(url) as memories:
+        yield MemoryBackend(memories, memories)
 
 
 @asynccontextmanager

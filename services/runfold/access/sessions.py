@@ -1,4 +1,5 @@
-"""Sessions for the adapters of agent frameworks: over the HTTP API or directly."""
+"""Sessions for the adapters of agent frameworks: over the HTTP API, or on Kafka and MongoDB
+directly."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

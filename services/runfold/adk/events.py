@@ -1,8 +1,9 @@
-"""ADK's events in the log, whole, and back as they were: also what nobody set stays unset.
+"""ADK's events as the log stores them, and back without a difference: a field that was not set is
+not set afterwards either.
 
-An event is kept as ADK's own JSON. That has every value there is, defaults among them, because some
-classes of ADK are told apart by a default; and every None that somebody set. What was filled in by
-itself is noted beside it, by its path.
+An event is stored as ADK's own JSON with all its values. Defaults are among them, because some
+classes of ADK differ only by a default; so is every None that was set explicitly. The paths of
+fields that were filled in by a default are stored beside the JSON.
 """
 
 import gc
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Logged(BaseModel):
-    """What of an event of ours is read: pydantic passes over the rest."""
+    """The part of a stored event that ADK's event is made from. Pydantic ignores the rest."""
 
     class Data(BaseModel):
         framework: Literal["adk"]
@@ -46,50 +47,52 @@ _LOGGED: Final[TypeAdapter[list[_Logged]]] = TypeAdapter(list[_Logged])
 
 
 def framework_event(event: Event, delta: Mapping[str, Any]) -> FrameworkEvent:
-    """The event as the log keeps it, with `delta` for its change of state. Raises
-    `InvalidEventError` for what JSON cannot carry.
+    """The event as the log stores it, with `delta` as its change of state. Raises
+    `InvalidEventError` for a value that JSON cannot carry.
     """
-    # ADK's actions have serializers of their own, which would store the text of what they cannot
-    # serialise in its place.
+    # ADK's actions have serializers of their own, which replace a value that they cannot serialize
+    # by its text.
     json_form(event.actions.agent_state or {}, field="agent_state")
-    kept = _with_state_delta(event, delta)
+    changed = _with_state_delta(event, delta)
     try:
-        values = kept.model_dump(**_JSON_OPTIONS, exclude_none=True)
-        given = kept.model_dump(**_JSON_OPTIONS, exclude_unset=True)
+        values = changed.model_dump(**_JSON_OPTIONS, exclude_none=True)
+        set_values = changed.model_dump(**_JSON_OPTIONS, exclude_unset=True)
     except (PydanticSerializationError, ValueError) as error:
         json_form(event.custom_metadata or {}, field="custom_metadata")
         json_form({"value": event.output}, field="output")
         raise InvalidEventError(f"the event is not JSON: {error}", field="event") from error
     unset: list[str] = []
-    body = _joined(values, given, unset, path="")
+    body = _merged(values, set_values, unset, path="")
     return FrameworkEvent(framework="adk", body=body, unset=tuple(unset))
 
 
 def events_of(logged: Sequence[Logged]) -> list[Event]:
-    """ADK's events among those of a log, in their order."""
-    values = [one.value for one in logged]
+    """ADK's events among the events of a log, in their order."""
+    values = [event.value for event in logged]
     try:
-        with _spared_collector():
-            found = _LOGGED.validate_json(b"[%b]" % b",".join(values))
+        with _paused_collector():
+            decoded = _LOGGED.validate_json(b"[%b]" % b",".join(values))
     except ValidationError:
-        found = list(_readable(values))
-    for one in found:
-        for path in one.data.unset:
-            _unset(one.data.body, path.split("/"))
-    return [one.data.body for one in found]
+        decoded = list(_readable(values))
+    for event in decoded:
+        for path in event.data.unset:
+            _unset(event.data.body, path.split("/"))
+    return [event.data.body for event in decoded]
 
 
 def time_of(event: Event) -> datetime:
-    """When the event happened."""
+    """When the event happened. A number that no date has becomes the present time; the stored
+    event has ADK's own number in any case.
+    """
     try:
         return datetime.fromtimestamp(event.timestamp, UTC)
     except (OverflowError, ValueError, OSError):
-        return datetime.now(UTC)  # no time that a date can be; ADK's own is kept as it is
+        return datetime.now(UTC)
 
 
 @contextmanager
-def told_to_adk() -> Iterator[None]:
-    """What is wrong with what ADK was given, as ADK's own error."""
+def adk_errors() -> Iterator[None]:
+    """Raises ADK's own error for an invalid value."""
     try:
         yield
     except InvalidEventError as error:
@@ -97,9 +100,10 @@ def told_to_adk() -> Iterator[None]:
 
 
 @contextmanager
-def _spared_collector() -> Iterator[None]:
-    """Without the cyclic garbage collector, which took half of the time of reading 3,000 events:
-    nothing of them is garbage.
+def _paused_collector() -> Iterator[None]:
+    """Pauses Python's cyclic garbage collector for one call that decodes events: it takes half of
+    the time of reading 3,000 events and finds nothing. A collector that the program has switched
+    off stays off.
     """
     if not gc.isenabled():
         yield
@@ -112,80 +116,82 @@ def _spared_collector() -> Iterator[None]:
 
 
 def _readable(values: Sequence[bytes]) -> Iterator[_Logged]:
-    """Those that ADK understands: anybody can append to a log, and a session is to be read all the
-    same.
+    """The values that ADK understands. Any program can append to a log, and its events must not
+    make a session unreadable.
     """
     for value in values:
         try:
             yield _Logged.model_validate_json(value)
         except ValidationError as error:
-            _log.warning("an event is not ADK's, and is left out: %s", error)
+            _log.warning("an event is not one of ADK's and is skipped: %s", error)
 
 
 def state_delta(event: Event) -> dict[str, Any]:
-    """What the event changes of stored state. Raises `InvalidEventError` naming the key that JSON
-    cannot carry.
+    """The event's change of the stored state. Raises `InvalidEventError` with the key of a value
+    that JSON cannot carry.
     """
     return json_form(without_temporary(event.actions.state_delta or {}), field="state_delta")
 
 
 def json_form(values: Mapping[str, Any], *, field: str) -> dict[str, Any]:
-    """The values as JSON has them: as ADK, which takes a time's text for a time. Raises
-    `InvalidEventError` naming the key.
+    """The values as JSON, in which a time is its text, as in ADK. Raises `InvalidEventError` with
+    the key of a value that JSON cannot carry.
     """
-    found: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     for key, value in values.items():
         try:
-            found[key] = to_jsonable_python(value, inf_nan_mode="constants")
-            json.dumps(found[key], allow_nan=False)
+            converted[key] = to_jsonable_python(value, inf_nan_mode="constants")
+            json.dumps(converted[key], allow_nan=False)
         except (PydanticSerializationError, ValueError) as error:
             raise InvalidEventError(
                 f"{field}: the value of {key!r} is not JSON: {error}", field=f"{field}.{key}"
             ) from error
-    return found
+    return converted
 
 
 def _with_state_delta(event: Event, delta: Mapping[str, Any]) -> Event:
-    """The event, or a copy whose fields are set as those of the event are."""
+    """The event with this change of state. A copy has the same fields set as the event."""
     if delta == event.actions.state_delta:
         return event
-    kept, actions = event.model_copy(), event.actions.model_copy()
+    changed, actions = event.model_copy(), event.actions.model_copy()
     actions.__dict__["state_delta"] = dict(delta)
-    kept.__dict__["actions"] = actions
-    return kept
+    changed.__dict__["actions"] = actions
+    return changed
 
 
-def _joined(values: Any, given: Any, unset: list[str], *, path: str) -> Any:
-    """`values` with the Nones of `given`; `unset` gets the paths of what is in `values` alone."""
-    if values == given:  # as nearly all of an event is: it saves the way through it
-        return given
-    if isinstance(values, dict) and isinstance(given, dict):
-        joined = dict(given)
+def _merged(values: Any, set_values: Any, unset: list[str], *, path: str) -> Any:
+    """`values` with each None of `set_values`. The paths of fields that only `values` has are added
+    to `unset`.
+    """
+    if values == set_values:  # true for nearly all parts of an event, which saves the walk
+        return set_values
+    if isinstance(values, dict) and isinstance(set_values, dict):
+        merged = dict(set_values)
         for name, value in values.items():
-            if name not in given:
-                joined[name] = value
+            if name not in set_values:
+                merged[name] = value
                 unset.append(path + name)
-            elif value != given[name]:
-                joined[name] = _joined(value, given[name], unset, path=f"{path}{name}/")
-        return joined
-    if isinstance(values, list) and isinstance(given, list) and len(values) == len(given):
+            elif value != set_values[name]:
+                merged[name] = _merged(value, set_values[name], unset, path=f"{path}{name}/")
+        return merged
+    if isinstance(values, list) and isinstance(set_values, list) and len(values) == len(set_values):
         return [
-            _joined(value, other, unset, path=f"{path}{index}/")
-            for index, (value, other) in enumerate(zip(values, given, strict=True))
+            _merged(value, set_value, unset, path=f"{path}{index}/")
+            for index, (value, set_value) in enumerate(zip(values, set_values, strict=True))
         ]
     return values
 
 
 def _unset(value: Any, steps: Sequence[str]) -> None:
-    *way, last = steps
-    for step in way:
+    *parents, last = steps
+    for step in parents:
         value = _inside(value, step)
     if isinstance(value, BaseModel):
         value.__pydantic_fields_set__.discard(_names(type(value)).get(last, last))
 
 
 def _inside(value: Any, step: str) -> Any:
-    """What is behind the step; None where it leads nowhere, since anybody may have noted it."""
+    """The value behind the step, or None if there is none: any program may have stored the path."""
     if isinstance(value, BaseModel):
         name = _names(type(value)).get(step)
         return None if name is None else getattr(value, name)

@@ -1,7 +1,7 @@
-"""What `custom_metadata` says of memories: the keys that ADK's service for Vertex AI's Memory Bank
-knows, in our words.
+"""The `custom_metadata` of ADK's memory service, translated into Runfold's options: the keys that
+ADK's service for Vertex AI's Memory Bank knows.
 
-Whatever else is in it becomes metadata of the memory.
+Every other key becomes metadata of the memory.
 """
 
 from collections.abc import Mapping
@@ -27,31 +27,36 @@ _MANAGED: Final = frozenset(
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-def said_in(kind: type[ModelT], *custom_metadata: Mapping[str, object] | None) -> ModelT:
-    """What all of these say together, the last one's word being the last. Raises
-    `InputValidationError` naming the key.
+def read_metadata(kind: type[ModelT], *custom_metadata: Mapping[str, object] | None) -> ModelT:
+    """The metadata of all these mappings. Of equal keys the last one counts. Raises
+    `InputValidationError` with the key of a wrong value.
     """
-    given = {key: value for one in custom_metadata for key, value in (one or {}).items() if value is not None}
-    return _checked(kind, given)
+    merged = {
+        key: value
+        for mapping in custom_metadata
+        for key, value in (mapping or {}).items()
+        if value is not None
+    }
+    return _checked(kind, merged)
 
 
-def _checked(kind: type[ModelT], said: Mapping[str, Any]) -> ModelT:
+def _checked(kind: type[ModelT], values: Mapping[str, Any]) -> ModelT:
     try:
-        return kind.model_validate(said)
+        return kind.model_validate(values)
     except ValidationError as error:
         _, message = first_fault(error)
         raise InputValidationError(f"custom_metadata: {message}") from error
 
 
 def _seconds(value: object) -> object:
-    """Times to live as Vertex AI writes them: `"6000s"`."""
+    """A time to live, also in Vertex AI's form `"6000s"`."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     return value.removesuffix("s") if isinstance(value, str) else value
 
 
 def _topic(value: object) -> object:
-    """A topic by its name, or as Vertex AI writes it."""
+    """A topic, from its name or from Vertex AI's form."""
     if isinstance(value, BaseModel):
         value = value.model_dump(exclude_none=True)
     if isinstance(value, str):
@@ -100,17 +105,17 @@ class _Trigger(BaseModel):
     generation_rule: _Rule = _Rule()
 
     def rule(self) -> TriggerRule:
-        said = self.generation_rule
-        rule = {
-            "event_count": said.event_count,
-            "interval_seconds": said.fixed_interval,
-            "idle_seconds": said.idle_duration,
-            "overlap_event_count": said.overlap_event_count,
+        rule = self.generation_rule
+        values = {
+            "event_count": rule.event_count,
+            "interval_seconds": rule.fixed_interval,
+            "idle_seconds": rule.idle_duration,
+            "overlap_event_count": rule.overlap_event_count,
         }
-        return _checked(TriggerRule, rule)
+        return _checked(TriggerRule, values)
 
 
-class _Said(BaseModel):
+class _CustomMetadata(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     metadata: Annotated[dict[str, Any], BeforeValidator(_metadata)] = {}
@@ -120,18 +125,18 @@ class _Said(BaseModel):
     revision_expire_time: AwareDatetime | None = None
     enable_consolidation: StrictBool = False
     wait_for_completion: bool = True
-    """Nobody is left without an answer here, so it changes nothing."""
+    """Accepted without effect, because every call here waits for its result."""
     http_options: Any = None
 
     def all_metadata(self) -> dict[str, Any]:
         return {**self.metadata, **{key: _value(value) for key, value in (self.model_extra or {}).items()}}
 
 
-class SaidOfGeneration(_Said):
-    """Of memories that are generated."""
+class GenerationMetadata(_CustomMetadata):
+    """Options of a generation."""
 
     ttl: _Seconds | None = None
-    """Of the revisions, where `revision_ttl` does not say."""
+    """The time to live of the revisions if there is no `revision_ttl`."""
     allowed_topics: _Topics = ()
     disable_consolidation: bool = False
     metadata_merge_strategy: MetadataMerge | None = None
@@ -140,7 +145,7 @@ class SaidOfGeneration(_Said):
     generation_trigger_config: _Trigger | None = None
 
     def options(self) -> GenerationOptions:
-        said: dict[str, Any] = {
+        values: dict[str, Any] = {
             "allowed_topics": self.allowed_topics,
             "disable_consolidation": self.disable_consolidation,
             "metadata": self.all_metadata() or None,
@@ -150,14 +155,14 @@ class SaidOfGeneration(_Said):
             "revision_ttl_seconds": self.revision_ttl or self.ttl,
             "revision_expires_at": self.revision_expire_time,
         }
-        return _checked(GenerationOptions, said)
+        return _checked(GenerationOptions, values)
 
     def rule(self) -> TriggerRule | None:
         return self.generation_trigger_config.rule() if self.generation_trigger_config is not None else None
 
 
-class SaidOfMemory(_Said):
-    """Of a memory that is given as it is."""
+class MemoryMetadata(_CustomMetadata):
+    """Options of a memory that is added directly."""
 
     ttl: _Seconds | None = None
     expire_time: AwareDatetime | None = None
@@ -168,7 +173,7 @@ class SaidOfMemory(_Said):
 
     def memory(self, fact: str, scope: Mapping[str, str], now: datetime) -> Memory:
         expires_at = self.expire_time or _later(now, self.ttl)
-        said: dict[str, Any] = {
+        values: dict[str, Any] = {
             "fact": fact,
             "scope": dict(scope),
             "topics": self.topics,
@@ -177,7 +182,7 @@ class SaidOfMemory(_Said):
             "description": self.description,
             "expires_at": expires_at,
         }
-        return _checked(Memory, said)
+        return _checked(Memory, values)
 
     def revision(self, labels: Mapping[str, str], now: datetime) -> RevisionOptions:
         return RevisionOptions(

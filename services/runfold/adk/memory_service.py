@@ -1,7 +1,7 @@
 """ADK's memory service on Runfold's memories.
 
-The memories of a user of an app are those of the scope `{"app_name": ..., "user_id": ...}` in one
-bank, as in Vertex AI's Memory Bank. Events are ingested into a stream for each session, where each
+The memories of an app's user have the scope `{"app_name": ..., "user_id": ...}` in one bank, as in
+Vertex AI's Memory Bank. Each session has a stream, into which its events are ingested. An event
 counts once, however often its session is added.
 """
 
@@ -19,8 +19,8 @@ from google.adk.sessions.session import Session
 from google.genai import types
 
 from runfold.access.memories import memory_connection
-from runfold.adk.events import time_of, told_to_adk
-from runfold.adk.memory_metadata import SaidOfGeneration, SaidOfMemory, said_in
+from runfold.adk.events import adk_errors, time_of
+from runfold.adk.memory_metadata import GenerationMetadata, MemoryMetadata, read_metadata
 from runfold.client.memory import MemoriesWanted
 from runfold.generation.options import (
     DIRECT_FACTS_MAX,
@@ -42,10 +42,10 @@ from runfold_schemas.errors import (
 from runfold_schemas.memories import Moment
 
 _NO_SESSION: Final = "events"
-"""The stream of events that no session is told of."""
+"""The stream of events that are added without a session."""
 
 _CREDENTIALS: Final = "adk_request_credential"
-"""ADK's name for what is asked for secrets."""
+"""The name of ADK's function call that asks a user for secrets."""
 
 _QUERY_LENGTH_MAX: Final = 20_000
 
@@ -53,22 +53,22 @@ AnswerT = TypeVar("AnswerT")
 
 
 class RunfoldMemoryService(BaseMemoryService):
-    """`BaseMemoryService` on Runfold: over its HTTP API, or on Kafka and MongoDB themselves.
+    """`BaseMemoryService` over Runfold's HTTP API, or on Kafka and MongoDB directly.
 
         RunfoldMemoryService("http://127.0.0.1:8080")
         RunfoldMemoryService(kafka="127.0.0.1:9092", mongo="mongodb://127.0.0.1:27017/?replicaSet=rs0")
 
-    Without arguments it takes `RUNFOLD_KAFKA`, `RUNFOLD_MONGO` and all other settings from the
-    environment. It connects when it is first used. `close` it, or use it as an async context
-    manager.
+    Without arguments it reads `RUNFOLD_KAFKA`, `RUNFOLD_MONGO` and all other settings from the
+    environment. It connects with the first call and works in any event loop and thread; nobody has
+    to close it.
 
-    Adding sessions and events needs a language model: `RUNFOLD_GENERATION_MODEL`, of the API or,
-    without one, of this process. Where none is configured that is a `NoModelError`. Adding,
-    searching and deleting memories needs none.
+    Adding sessions and events needs a language model, which `RUNFOLD_GENERATION_MODEL` names for
+    the API or, without a URL, for this process. Without a model these methods raise `NoModelError`.
+    Adding, searching and deleting memories needs no model.
 
-    Kafka, MongoDB or the API away is `UnavailableError`, after which the same call is safe to
-    repeat; only `add_memory` may have added memories that have no id of their own. Where the model
-    is away, events that were added are kept and read later.
+    `UnavailableError` means that Kafka, MongoDB or the API is unavailable. After it the same call
+    is safe to repeat, except `add_memory`, which may have added memories without an id of their
+    own. If the model is unavailable, the events are kept, and memories are generated later.
     """
 
     def __init__(
@@ -80,14 +80,15 @@ class RunfoldMemoryService(BaseMemoryService):
         rule: TriggerRule | None = None,
         **settings: Any,
     ) -> None:
-        """`settings` are those of `runfold.settings.Settings`, for use without the HTTP API.
+        """`settings` are fields of `runfold.settings.Settings`, for use without the HTTP API.
 
         Args:
-            url: of Runfold's API.
-            bank: whose memories these are; it is created when it is not there.
-            found_max: how many memories a search finds.
-            rule: when memories are generated of events that were added. Without one, at once, and adding returns when they can
-                be found; with `TriggerRule(idle_seconds=60)`, say, adding returns as soon as the events are durable.
+            url: the address of Runfold's API.
+            bank: the bank of these memories. The first call creates it if it does not exist.
+            found_max: how many memories a search returns at most.
+            rule: when memories are generated from added events. Without a rule, memories are
+                generated at once, and adding returns when they can be found. With a rule, for
+                example `TriggerRule(idle_seconds=60)`, adding returns when the events are durable.
         """
         self._connection = memory_connection(url, settings)
         self._bank = bank
@@ -95,20 +96,20 @@ class RunfoldMemoryService(BaseMemoryService):
         self._rule = rule
 
     async def __aenter__(self) -> Self:
-        await self._connection.verbs()
+        await self._connection.__aenter__()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
+        await self._connection.__aexit__(*exc_info)
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections, from any loop. A later call connects again."""
         await self._connection.close()
 
     async def add_session_to_memory(self, session: Session) -> None:
-        """Generates memories of what of the session was not added before. Raises `NoModelError`
-        where no model is configured, and `GenerationFailedError` where it has no answer: the events
-        are kept then, and do not need to be added again.
+        """Generates memories from the events of the session that were not added before. Raises
+        `NoModelError` if no model is configured, and `GenerationFailedError` if the model fails.
+        Failed or not, the events are kept and need not be added again.
         """
         await self.add_events_to_memory(
             app_name=session.app_name,
@@ -126,46 +127,46 @@ class RunfoldMemoryService(BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """As `add_session_to_memory`, of these events. Of events with the same id in a session the
-        first counts; those without content, and those about credentials, are left out.
+        """As `add_session_to_memory`, for these events. Of several events with the same id in a
+        session the first counts. Events without content and events about credentials are ignored.
 
-        `custom_metadata` may say what it may say to Vertex AI's service: `stream_id` (instead of
-        the session's), `force_flush`, `generation_trigger_config`, `allowed_topics`,
+        `custom_metadata` may have the keys of Vertex AI's service: `stream_id` (instead of the
+        session's), `force_flush`, `generation_trigger_config`, `allowed_topics`,
         `disable_consolidation`, `metadata`, `metadata_merge_strategy`, `disable_memory_revisions`,
-        `revision_labels`, `revision_ttl` or `ttl`, `revision_expire_time`. All else becomes
-        metadata of the memories. Raises `InputValidationError` naming what is wrong with it.
+        `revision_labels`, `revision_ttl` or `ttl`, `revision_expire_time`. Every other key becomes
+        metadata of the memories. Raises `InputValidationError` with the name of a wrong value.
         """
-        said = said_in(SaidOfGeneration, custom_metadata)
+        metadata = read_metadata(GenerationMetadata, custom_metadata)
         contents = [
             StreamContent(_content(event), event.id or None, time_of(event))
             for event in events
-            if _is_said(event)
+            if _counts(event)
         ]
-        if not contents and not said.force_flush and said.rule() is None:
+        if not contents and not metadata.force_flush and metadata.rule() is None:
             return
-        rule, options = said.rule() or self._rule, said.options()
+        rule, options = metadata.rule() or self._rule, metadata.options()
 
-        async def ingest(some: Sequence[StreamContent]) -> None:
+        async def ingest(part: Sequence[StreamContent]) -> None:
             try:
                 await self._in_bank(
-                    lambda to: to.generation.ingest(
+                    lambda verbs: verbs.generation.ingest(
                         self._bank,
                         _scope(app_name, user_id),
-                        said.stream_id or session_id or _NO_SESSION,
-                        some,
+                        metadata.stream_id or session_id or _NO_SESSION,
+                        part,
                         rule=rule,
                         options=options,
-                        force_flush=said.force_flush,
+                        force_flush=metadata.force_flush,
                     )
                 )
             except EventTooLargeError:
-                if len(some) == 1:
+                if len(part) == 1:
                     raise
-                # All or none of it is appended, so nothing is yet.
-                await ingest(some[: len(some) // 2])
-                await ingest(some[len(some) // 2 :])
+                # An ingest appends all of its contents or none, so both halves are still to do.
+                await ingest(part[: len(part) // 2])
+                await ingest(part[len(part) // 2 :])
 
-        with told_to_adk():
+        with adk_errors():
             await ingest(contents)
 
     async def add_memory(
@@ -176,109 +177,118 @@ class RunfoldMemoryService(BaseMemoryService):
         memories: Sequence[MemoryEntry],
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Adds each entry's text as a memory, of the entry's id if it has one: `AlreadyExistsError`
-        where that is taken, and those before it are added. An entry's author and timestamp become
-        labels of the memory's revision.
+        """Adds each entry's text as a memory. The memory has the entry's id if the entry has one;
+        if that id is taken, `AlreadyExistsError` is raised, and the entries before it are added. An
+        entry's author and timestamp become labels of the memory's revision.
 
-        `custom_metadata`, and an entry's own, may say `topics`, `ttl` or `expire_time`,
+        `custom_metadata`, and an entry's own, may have `topics`, `ttl` or `expire_time`,
         `display_name`, `description`, `memory_id`, `metadata`, `disable_memory_revisions`,
-        `revision_labels`, `revision_ttl`, `revision_expire_time`. All else becomes metadata. With
-        `enable_consolidation` the texts are consolidated with what the scope knows already; only
-        what `add_events_to_memory` takes of generation counts then. Raises `InputValidationError`.
+        `revision_labels`, `revision_ttl`, `revision_expire_time`. Every other key becomes metadata.
+        With `enable_consolidation` the texts are consolidated with the memories of the scope, and
+        only the keys that `add_events_to_memory` knows count. Raises `InputValidationError`.
         """
         if not memories:
-            raise InputValidationError("memories: there is none")
+            raise InputValidationError("memories: the list is empty")
         facts = [_fact(entry, index) for index, entry in enumerate(memories)]
         scope = _scope(app_name, user_id)
-        with told_to_adk():
-            of_all = said_in(SaidOfGeneration, custom_metadata)
-            if of_all.enable_consolidation:
-                await self._consolidate(scope, facts, of_all)
+        with adk_errors():
+            shared_metadata = read_metadata(GenerationMetadata, custom_metadata)
+            if shared_metadata.enable_consolidation:
+                await self._consolidate(scope, facts, shared_metadata)
                 return
             for entry, fact in zip(memories, facts, strict=True):
-                said = said_in(SaidOfMemory, custom_metadata, entry.custom_metadata)
-                await self._create(scope, entry, fact, said)
+                metadata = read_metadata(MemoryMetadata, custom_metadata, entry.custom_metadata)
+                await self._create(scope, entry, fact, metadata)
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
-        """The memories of this user of this app that are nearest in meaning, the nearest first; of
-        an empty query the newest.
+        """The memories of this app's user that are nearest in meaning to the query, the nearest
+        first. For an empty query, the newest memories.
         """
         scope = _scope(app_name, user_id)
 
-        async def found(to: MemoryBackend) -> Sequence[MemoryRecord]:
+        async def search(verbs: MemoryBackend) -> Sequence[MemoryRecord]:
             if not query.strip():
                 wanted = MemoriesWanted(scope=scope, order="updated_at")
-                return (await to.memories.list(self._bank, wanted, limit=self._found_max))[0]
-            asked = query[:_QUERY_LENGTH_MAX]
-            near = await to.memories.nearest(self._bank, scope, asked, limit=self._found_max)
-            return [one.record for one in near]
+                return (await verbs.memories.list(self._bank, wanted, limit=self._found_max))[0]
+            near = await verbs.memories.nearest(
+                self._bank, scope, query[:_QUERY_LENGTH_MAX], limit=self._found_max
+            )
+            return [memory.record for memory in near]
 
-        with told_to_adk():
-            return SearchMemoryResponse(memories=[_entry(one) for one in await self._in_bank(found)])
+        with adk_errors():
+            records = await self._in_bank(search)
+        return SearchMemoryResponse(memories=[_entry(record) for record in records])
 
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
-        """Deletes the memory of this id, if this user of this app has one. For 48 hours it can be
-        rolled back.
+        """Deletes the memory with this id if it belongs to this app's user. It can be rolled back
+        for 48 hours.
         """
         if not memory_id:
             return
-        memories = (await self._connection.verbs()).memories
+        scope = _scope(app_name, user_id)
+
+        async def delete(verbs: MemoryBackend) -> None:
+            record = await verbs.memories.get(self._bank, memory_id)
+            if record.memory.scope == scope:
+                await verbs.memories.delete(self._bank, memory_id)
+
         with suppress(MemoryNotFoundError, BankNotFoundError):
-            found = await memories.get(self._bank, memory_id)
-            if found.memory.scope == _scope(app_name, user_id):
-                await memories.delete(self._bank, memory_id)
+            await self._connection.run(delete)
 
     async def _create(
-        self, scope: Mapping[str, str], entry: MemoryEntry, fact: str, said: SaidOfMemory
+        self, scope: Mapping[str, str], entry: MemoryEntry, fact: str, metadata: MemoryMetadata
     ) -> None:
         now = datetime.now(UTC)
-        memory, revision = said.memory(fact, scope, now), said.revision(_labels(entry), now)
-        memory_id = said.memory_id or entry.id
+        memory, revision = metadata.memory(fact, scope, now), metadata.revision(_labels(entry), now)
+        memory_id = metadata.memory_id or entry.id
         try:
             await self._in_bank(
-                lambda to: to.memories.create(self._bank, memory, memory_id=memory_id, revision=revision)
+                lambda verbs: verbs.memories.create(
+                    self._bank, memory, memory_id=memory_id, revision=revision
+                )
             )
         except MemoryConflictError as error:
             raise AlreadyExistsError(f"Memory with id {error.memory_id} already exists.") from error
 
     async def _consolidate(
-        self, scope: Mapping[str, str], facts: Sequence[str], said: SaidOfGeneration
+        self, scope: Mapping[str, str], facts: Sequence[str], metadata: GenerationMetadata
     ) -> None:
-        options = said.options()
+        options = metadata.options()
         for begin in range(0, len(facts), DIRECT_FACTS_MAX):
-            given = DirectFacts([NewFact(text=text) for text in facts[begin : begin + DIRECT_FACTS_MAX]])
-            await self._in_bank(_generating(self._bank, scope, given, options))
+            part = DirectFacts([NewFact(text=text) for text in facts[begin : begin + DIRECT_FACTS_MAX]])
+            await self._in_bank(_generating(self._bank, scope, part, options))
 
-    async def _in_bank(self, verb: Callable[[MemoryBackend], Awaitable[AnswerT]]) -> AnswerT:
-        """What the verb answers. A bank that turns out not to be there is created, and the verb
-        called again.
-        """
-        to = await self._connection.verbs()
-        try:
-            return await verb(to)
-        except BankNotFoundError:
-            with suppress(BankConflictError):
-                await to.memories.create_bank(self._bank)
-            return await verb(to)
+    async def _in_bank(self, use: Callable[[MemoryBackend], Awaitable[AnswerT]]) -> AnswerT:
+        """What `use` returns. If the bank does not exist, it is created, and `use` is called again."""
+
+        async def use_or_create(verbs: MemoryBackend) -> AnswerT:
+            try:
+                return await use(verbs)
+            except BankNotFoundError:
+                with suppress(BankConflictError):
+                    await verbs.memories.create_bank(self._bank)
+                return await use(verbs)
+
+        return await self._connection.run(use_or_create)
 
 
 def _generating(
-    bank: str, scope: Mapping[str, str], given: DirectFacts, options: GenerationOptions
+    bank: str, scope: Mapping[str, str], facts: DirectFacts, options: GenerationOptions
 ) -> Callable[[MemoryBackend], Awaitable[object]]:
-    return lambda to: to.generation.generate(bank, scope, given, options)
+    return lambda verbs: verbs.generation.generate(bank, scope, facts, options)
 
 
 def _scope(app_name: str, user_id: str) -> dict[str, str]:
     return {"app_name": app_name, "user_id": user_id}
 
 
-def _is_said(event: Event) -> bool:
-    """Whether there is something in the event, and nothing that has to be forgotten."""
+def _counts(event: Event) -> bool:
+    """Whether the event has content, and none about credentials."""
     parts = event.content.parts if event.content is not None else None
     if not parts or event.partial:
         return False
-    asked = [part.function_call or part.function_response for part in parts]
-    if any(one is not None and one.name == _CREDENTIALS for one in asked):
+    functions = [part.function_call or part.function_response for part in parts]
+    if any(function is not None and function.name == _CREDENTIALS for function in functions):
         return False
     return any(part.model_dump(exclude_none=True) not in ({}, {"text": ""}) for part in parts)
 
@@ -292,16 +302,16 @@ def _fact(entry: MemoryEntry, index: int) -> str:
     """The entry's text. Raises `InputValidationError`."""
     parts = entry.content.parts or []
     if any(part.inline_data or part.file_data for part in parts):
-        raise InputValidationError(f"memories[{index}]: a memory is a text, without data and files")
+        raise InputValidationError(f"memories[{index}]: a memory is a text and has no data or files")
     texts = [text for part in parts if (text := (part.text or "").strip())]
     if not texts:
-        raise InputValidationError(f"memories[{index}]: there is no text in it")
+        raise InputValidationError(f"memories[{index}]: the entry has no text")
     return "\n".join(texts)
 
 
 def _labels(entry: MemoryEntry) -> dict[str, str]:
-    said = {"author": entry.author, "timestamp": entry.timestamp}
-    return {name: value for name, value in said.items() if value is not None}
+    labels = {"author": entry.author, "timestamp": entry.timestamp}
+    return {name: value for name, value in labels.items() if value is not None}
 
 
 def _entry(record: MemoryRecord) -> MemoryEntry:
