@@ -113,7 +113,7 @@ _problems = partial(
 )
 
 
-def events_wanted(
+def event_query(
     *,
     first_offset: FirstOffset = 0,
     end_offset: EndOffset = None,
@@ -130,7 +130,7 @@ def events_wanted(
     )
 
 
-Wanted = Annotated[EventsWanted, Depends(events_wanted)]
+EventQuery = Annotated[EventsWanted, Depends(event_query)]
 
 
 def build_session_router(sessions: Callable[[], Sessions]) -> APIRouter:
@@ -222,7 +222,7 @@ def _add_reads(router: APIRouter, state: _State) -> None:
     async def read_session(
         *,
         session_id: SessionId,
-        wanted: Wanted,
+        query: EventQuery,
         include: Include = None,
         limit: OnlyFirst = None,
         accept: Accept = "",
@@ -230,15 +230,15 @@ def _add_reads(router: APIRouter, state: _State) -> None:
         """Read a session with its state, and with its events if you include them, all as of one
         moment. The other parameters filter the events.
         """
-        wanted = replace(wanted, limit=limit)
-        if include is None and wanted != EventsWanted():
+        query = replace(query, limit=limit)
+        if include is None and query != EventsWanted():
             raise InvalidEventError("include: a filter of events needs include=events", field="include")
-        session = await state.sessions().view(session_id, wanted if include else None)
+        session = await state.sessions().view(session_id, query if include else None)
         if NDJSON in accept:
-            return await _streamed(whole_lines(session), media_type=NDJSON)
+            return await _stream(whole_lines(session), media_type=NDJSON)
         if include is None:
-            return _session(session)
-        return await _streamed(whole_json(session), media_type=JSON)
+            return _answer_session(session)
+        return await _stream(whole_json(session), media_type=JSON)
 
 
 def _add_changes(router: APIRouter, state: _State) -> None:
@@ -260,7 +260,7 @@ def _add_changes(router: APIRouter, state: _State) -> None:
             display_name=changes.display_name,
             ttl=_ttl(changes.ttl_seconds),
         )
-        return _session(session)
+        return _answer_session(session)
 
     @router.post(
         "/sessions/{session_id}/end",
@@ -270,7 +270,7 @@ def _add_changes(router: APIRouter, state: _State) -> None:
     )
     async def end_session(session_id: SessionId) -> Response:
         """End a session. It stays readable, and no event is appended any more."""
-        return _session(await state.sessions().end(session_id))
+        return _answer_session(await state.sessions().end(session_id))
 
     @router.delete(
         "/sessions/{session_id}",
@@ -310,8 +310,8 @@ async def _append(sessions: Sessions, session_id: str, request: RepeatableReques
         return request.derived_id("session events", run_id, index=index) or new_event_id()
 
     for item in items:
-        if isinstance(named := item.fields.get("run_id"), str) and named != run_id:
-            raise RejectedError(named, offset=-1, reason="it is not the current run of the session")
+        if isinstance(other := item.fields.get("run_id"), str) and other != run_id:
+            raise RejectedError(other, offset=-1, reason="it is not the current run of the session")
     events = events_of(items, run_id=run_id, event_ids=event_id, now=datetime.now(UTC))
     for event, item in zip(events, items, strict=True):
         if event.type in LIFECYCLE:
@@ -334,8 +334,8 @@ async def _append(sessions: Sessions, session_id: str, request: RepeatableReques
 
 
 def _position(event: AnyEvent, position: Position) -> dict[str, Any]:
-    known = {"is_duplicate": True} if position.is_duplicate else {}
-    return {"offset": position.offset, "event_id": event.event_id, **known}
+    duplicate = {"is_duplicate": True} if position.is_duplicate else {}
+    return {"offset": position.offset, "event_id": event.event_id, **duplicate}
 
 
 def _add_events(router: APIRouter, state: _State) -> None:
@@ -345,28 +345,30 @@ def _add_events(router: APIRouter, state: _State) -> None:
         response_model=SessionEventPage,
         responses=_problems(404, 422),
     )
-    async def read_events(*, session_id: SessionId, wanted: Wanted, limit: LimitOfEvents = None) -> Response:
+    async def read_events(
+        *, session_id: SessionId, query: EventQuery, limit: LimitOfEvents = None
+    ) -> Response:
         """Read events in the order of the log. An answer has up to `limit` events or 4 MB, or all of
         the `newest`. To read on, send its `next_offset` as `first_offset`, until it equals the
         answer's `end_offset`, or your own.
         """
-        if wanted.newest is not None:
+        if query.newest is not None:
             if limit is not None:
                 raise InvalidEventError("limit: `newest` is a limit already", field="limit")
-            session = await state.sessions().view(session_id, wanted)
-            return _page(session, session.events, session.next_offset)
+            session = await state.sessions().view(session_id, query)
+            return _answer_page(session, session.events, session.next_offset)
         # One event more than the page has shows whether there is another page.
         shown = limit or _LIMIT
-        session = await state.sessions().view(session_id, replace(wanted, limit=shown + 1))
+        session = await state.sessions().view(session_id, replace(query, limit=shown + 1))
         shown = min(shown, fitting(session.events))
         if shown < len(session.events):
-            return _page(session, session.events[:shown], session.events[shown].offset)
+            return _answer_page(session, session.events[:shown], session.events[shown].offset)
         end = session.next_offset
-        reached = end if wanted.end_offset is None else min(wanted.end_offset, end)
-        return _page(session, session.events, max(wanted.first_offset, reached))
+        reached = end if query.end_offset is None else min(query.end_offset, end)
+        return _answer_page(session, session.events, max(query.first_offset, reached))
 
 
-def _page(session: Session, events: Sequence[Logged], next_offset: int) -> Response:
+def _answer_page(session: Session, events: Sequence[Logged], next_offset: int) -> Response:
     facts = {
         "session_id": session.session_id,
         "run_id": session.record.run_id,
@@ -400,11 +402,11 @@ def _ttl(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-def _session(session: Session) -> Response:
+def _answer_session(session: Session) -> Response:
     return Response(session_json(session), media_type=JSON)
 
 
-async def _streamed(portions: Iterator[bytes], *, media_type: str) -> Response:
+async def _stream(portions: Iterator[bytes], *, media_type: str) -> Response:
     async def chunks() -> AsyncIterator[bytes]:
         for portion in portions:
             yield portion

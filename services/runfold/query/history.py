@@ -94,12 +94,12 @@ class SnapshotHistory:
                 reason = error.reason
             await self._change_edition(reason)
 
-    async def begin_of_last(self, wanted: int, counts: Callable[[Mapping[str, int]], int]) -> int:
-        """Where to begin to read for the last `wanted` events; `counts` says how many are meant of
-        events by type.
+    async def begin_of_last(self, newest: int, counts: Callable[[Mapping[str, int]], int]) -> int:
+        """The offset from which to read for the `newest` last events. `counts` tells, of the numbers
+        of events by type, how many of them count.
         """
         pages = self.edition.pages
-        return await pages.begin_of_last(self.log_id, end=self.end, newest=wanted, counts=counts)
+        return await pages.begin_of_last(self.log_id, end=self.end, newest=newest, counts=counts)
 
     async def event(self, offset: int) -> AnyEvent:
         # Single events are mostly read near each other, so the last page is kept.
@@ -140,15 +140,15 @@ class LogHistory:
     async def slices(self, *, first_offset: int = 0, end: int | None = None) -> AsyncGenerator[Slice, None]:
         end = self.end if end is None else min(end, self.end)
         if self.end <= _PORTION:
-            self._kept = self._kept or [one async for one in self._admitted(self.end)]
-            admitted = [one for one in self._kept if first_offset <= one.record.offset < end]
-            if admitted:
-                yield _slice_of_records(admitted)
+            self._kept = self._kept or [admitted async for admitted in self._admit(self.end)]
+            kept = [admitted for admitted in self._kept if first_offset <= admitted.record.offset < end]
+            if kept:
+                yield _slice_of_records(kept)
             return
         portion: list[Admitted] = []
-        async for one in self._admitted(end):
-            if one.record.offset >= first_offset:
-                portion.append(one)
+        async for admitted in self._admit(end):
+            if admitted.record.offset >= first_offset:
+                portion.append(admitted)
             # A fetch may contain ten thousand records. Decoding them at once would take too long
             # and too much memory.
             if len(portion) == _PORTION:
@@ -157,7 +157,7 @@ class LogHistory:
         if portion:
             yield _slice_of_records(portion)
 
-    async def _admitted(self, end: int) -> AsyncGenerator[Admitted, None]:
+    async def _admit(self, end: int) -> AsyncGenerator[Admitted, None]:
         admission = Admission(self.run_id)
         async with aclosing(self._read(0, end)) as fetches:
             async for records in fetches:
@@ -216,16 +216,20 @@ def _slice_of(page: Page, *, first_offset: int, end: int) -> Slice:
     )
 
 
-def _slice_of_records(admitted: Sequence[Admitted]) -> Slice:
-    events = [one.event for one in admitted if one.event is not None and one.counts]
+def _slice_of_records(records: Sequence[Admitted]) -> Slice:
+    events = [admitted.event for admitted in records if admitted.event is not None and admitted.counts]
     return Slice(
-        next_offset=admitted[-1].record.offset + 1,
-        max_time=max(one.record.log_time for one in admitted),
+        next_offset=records[-1].record.offset + 1,
+        max_time=max(admitted.record.log_time for admitted in records),
         types={event.type for event in events},
         turns={event.turn_id for event in events if event.turn_id is not None},
-        admitted=lambda: list(admitted),
+        admitted=lambda: list(records),
         counting=lambda: (
-            [one.record for one in admitted if one.counts],
-            {one.record.offset: one.outcome for one in admitted if one.outcome != "accepted"},
+            [admitted.record for admitted in records if admitted.counts],
+            {
+                admitted.record.offset: admitted.outcome
+                for admitted in records
+                if admitted.outcome != "accepted"
+            },
         ),
     )

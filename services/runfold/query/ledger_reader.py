@@ -235,15 +235,15 @@ class LoggedEvents:
     @staticmethod
     async def _plan(history: History, amendments: Amendments, *, end: int) -> tuple[ResultPlan, Amendments]:
         planner = ResultPlanner()
-        found: dict[int, EventAmended] = {}
+        amended: dict[int, EventAmended] = {}
         async for slice_ in history.slices(end=end):
             if not _PLANNED_TYPES.isdisjoint(slice_.types):
                 events = _counting_events(slice_)
-                found |= amendments_of(events)
+                amended |= amendments_of(events)
                 for place, event in expand_events(events, amendments):
                     planner.feed(place, event)
             await asyncio.sleep(0)
-        return planner.plan(), found
+        return planner.plan(), amended
 
     async def portions(self) -> AsyncGenerator[Iterable[tuple[Place, AnyEvent]], None]:
         async for slice_ in self._history.slices(end=self._end):

@@ -20,12 +20,12 @@ _BATCH = 1000
 _NOT_STORED: Final = 2**63
 """The time of a first record that is not projected yet: its run is the newest of the session."""
 
-Position = tuple[int, str]
-"""Of a run in its session: the time of its first record, and its log's id. Ids of logs sort by the
+RunOrder = tuple[int, str]
+"""The place of a run in its session: the time of its first record, and its log's id. Ids of logs sort by the
 time of the opening.
 """
 
-_POSITION: Final = TypeAdapter[Position](Position)
+_RUN_ORDER: Final = TypeAdapter[RunOrder](RunOrder)
 
 
 class SessionRuns:
@@ -40,10 +40,8 @@ class SessionRuns:
 
         Raises `InvalidEventError` for a foreign cursor, `InvalidIdError`, `UnavailableError`.
         """
-        after = decode_cursor(cursor, _POSITION) if cursor is not None else (0, "")
-        following = [
-            (position, state) for position, state in await self._sorted(session_id) if position > after
-        ]
+        after = decode_cursor(cursor, _RUN_ORDER) if cursor is not None else (0, "")
+        following = [(order, state) for order, state in await self._sorted(session_id) if order > after]
         next_cursor = encode_cursor(*following[limit - 1][0]) if len(following) > limit else None
         return [state.record for _, state in following[:limit]], next_cursor
 
@@ -55,7 +53,7 @@ class SessionRuns:
             except RunNotFoundError:
                 continue  # deleted meanwhile
 
-    async def _sorted(self, session_id: str) -> list[tuple[Position, RunState]]:
+    async def _sorted(self, session_id: str) -> list[tuple[RunOrder, RunState]]:
         check_session_id(session_id)
         of_session = RunFilter(session_id=session_id)
         states, cursor = await self._stored_runs.runs(of_session, limit=_BATCH)
@@ -63,5 +61,5 @@ class SessionRuns:
             more, cursor = await self._stored_runs.runs(of_session, limit=_BATCH, cursor=cursor)
             states += more
         times = await self._stored_runs.first_times([state.log_id for state in states])
-        positions = [(times.get(state.log_id, _NOT_STORED), state.log_id) for state in states]
-        return sorted(zip(positions, states, strict=True), key=itemgetter(0))
+        orders = [(times.get(state.log_id, _NOT_STORED), state.log_id) for state in states]
+        return sorted(zip(orders, states, strict=True), key=itemgetter(0))

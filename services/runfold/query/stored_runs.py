@@ -113,11 +113,11 @@ class StoredRuns:
     async def find(self, run_id: str) -> StoredRun | None:
         """The run as it is stored. Raises `UnavailableError`."""
         current = await self.current()
-        stored = [await _find(edition, run_id) for edition in self._readable()]
-        found = [run for run in stored if run is not None]
-        if not found and await self.has_changed(current):
+        by_edition = [await _find(edition, run_id) for edition in self._readable()]
+        stored = [run for run in by_edition if run is not None]
+        if not stored and await self.has_changed(current):
             return await self.find(run_id)
-        return max(found, key=attrgetter("end"), default=None)
+        return max(stored, key=attrgetter("end"), default=None)
 
     async def runs(
         self, run_filter: RunFilter, *, limit: int, cursor: str | None = None
