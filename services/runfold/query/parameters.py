@@ -116,14 +116,14 @@ def as_of(
     *,
     as_of_offset: Annotated[
         int | None,
-        Query(ge=0, le=OFFSET_MAX, description="The ledger as of this offset, which is the last in it."),
+        Query(ge=0, le=OFFSET_MAX, description="The ledger up to this offset, which it includes."),
     ] = None,
     as_of_time: Annotated[
         AwareDatetime | None,
-        Query(description="The ledger as of this time: up to the first record that was appended later."),
+        Query(description="The ledger before the first record that was appended after this time."),
     ] = None,
     as_of_turn: Annotated[
-        str | None, Query(description="The ledger as of this turn: up to the last event of the turn.")
+        str | None, Query(description="The ledger up to the last event of this turn.")
     ] = None,
     before_turn: Annotated[
         str | None,
