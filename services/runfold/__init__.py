@@ -1,6 +1,7 @@
 """Runfold: a memory backend for AI agents. Every run is a log, everything else is a fold of it."""
 
-from runfold.client.run import Position, Run
+from runfold.client.appender import Position
+from runfold.client.run import Run
 from runfold.client.runfold import Runfold
 from runfold_projections.providers import Encoded, encode, validate
 from runfold_projections.repair import repair

@@ -381,15 +381,15 @@ async def test_changes_published_on_a_run_are_changes_of_the_memory(memories, ba
 async def test_what_a_raw_producer_publishes_on_a_run_is_forwarded_once(memories, bank, worker):
     """And what a generation answers is its changes, all under its id."""
     run = await worker.runfold.open_run(agent_id="a")
-    quiet = worker.runfold.connection.run_of(run.life, forwards=False)
+    quiet = worker.runfold.connection.appender_of(run.life)
     generated = MemoriesGenerated(
         bank_id=bank,
         created=(MemoryCreated(bank_id=bank, memory_id="new", memory=memory()),),
         deleted=(MemoryDeleted(bank_id=bank, memory_id="never"),),
     )
     said = quiet.event(generated)
-    await quiet.publish(said)
-    await quiet.publish(said)  # a redelivery
+    await quiet.append(said)
+    await quiet.append(said)  # a redelivery
 
     async def new() -> tuple[Sequence[MemoryRecord], str | None] | None:
         found = await memories.list(bank)

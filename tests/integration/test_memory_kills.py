@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.killing import Progress, kill_all
+from tests.killing import Progress, killed
 from tests.memory_verbs import check_memories_rebuild, opened_memories
 from tests.processes import projector
 from tests.session_stores import at_work, stored
@@ -49,6 +49,13 @@ def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
         sweep_seconds=1,
         wait_timeout_seconds=25,
     )
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    return random.Random(seed)
 
 
 async def test_kills_lose_and_double_no_change_of_a_memory(
@@ -93,7 +100,7 @@ async def changed_through_kills(
     ]
     tasks = [asyncio.create_task(one) for one in writing]
     try:
-        await kill_all(workers, chance, progress)
+        await asyncio.gather(*(killed(worker, chance, progress) for worker in workers))
     finally:
         progress.enough.set()
         written = await asyncio.gather(*tasks)
@@ -140,12 +147,12 @@ async def publish(
     decide it.
     """
     run = await producer.open_run(agent_id="a", run_id=f"raw-{number}")
-    quiet = producer.connection.run_of(run.life, forwards=False)
+    quiet = producer.connection.appender_of(run.life)
     await producer.memories.create(BANK, Memory(fact="first", scope=SCOPE), memory_id=f"raw-{number}")
     while not progress.enough.is_set():
         raw[number] = raw.get(number, 0) + 1
         memory = Memory(fact=f"{raw[number] - 1}", scope=SCOPE)
-        await quiet.publish(MemoryUpdated(bank_id=BANK, memory_id=f"raw-{number}", memory=memory))
+        await quiet.append(MemoryUpdated(bank_id=BANK, memory_id=f"raw-{number}", memory=memory))
         progress.steps += 1
         await asyncio.sleep(0.02)
     return []

@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from tests.processes import Projections, projections, reaches, until, working
 
 from runfold import AssistantMessage, PlannerNote, Run, RunCompleted, Runfold, UserMessage
-from runfold.client.run import outgoing
+from runfold.client.records import outgoing
 from runfold.log.catalog import partition_of
 from runfold.projector.worker import Worker
 from runfold.settings import Settings

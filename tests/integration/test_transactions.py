@@ -12,7 +12,7 @@ from tests.integration.test_projector import working
 from tests.processes import projections, until
 
 from runfold import Run, Runfold, UserMessage
-from runfold.client.run import outgoing
+from runfold.client.records import outgoing
 from runfold.log.catalog import life_record, partition_of
 from runfold.log.reader import end_offset
 from runfold.query.app import build_app

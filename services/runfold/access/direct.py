@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from runfold.client.appender import Position
 from runfold.client.memories import Memories
-from runfold.client.run import Position
 from runfold.client.runfold import Runfold
 from runfold.client.sessions import Sessions
 from runfold.generation.choice import chosen_model

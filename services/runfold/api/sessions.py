@@ -30,7 +30,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime
 
 from runfold.api.session_pages import fitting, listed
-from runfold.client.run import Position
+from runfold.client.appender import Position
 from runfold.client.session import EventsWanted, Logged, Session
 from runfold.client.sessions import Sessions
 from runfold.documents.sessions import (

@@ -1,11 +1,12 @@
-"""The connection to the log that everything in the client shares: its topics, the publisher and the
-catalog.
-"""
+"""The connection to the log that runs, sessions and memories share: topics, publisher and catalog."""
 
 from contextlib import AsyncExitStack
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
-from runfold.client.run import Run, check_size, outgoing
+from runfold.client.appender import Appender
+from runfold.client.records import check_size, outgoing
+from runfold.client.run import Run
+from runfold.client.run_log import RunLog
 from runfold.log.admin import LogAdmin
 from runfold.log.catalog import CatalogView, life_record, partition_of
 from runfold.log.publisher import Publisher
@@ -18,8 +19,9 @@ PartT = TypeVar("PartT")
 
 
 class LogConnection:
-    """Use it as an async context manager. `Runfold` opens runs on it; sessions and memories publish
-    through it.
+    """A connection to Kafka. Use it as an async context manager.
+
+    Before it is entered, and after it was left, its parts raise `RuntimeError`.
     """
 
     def __init__(self, settings: LogSettings) -> None:
@@ -57,13 +59,21 @@ class LogConnection:
     def catalog(self) -> CatalogView:
         return _entered(self._catalog)
 
-    def run_of(self, life: Life, **options: Any) -> Run:
-        """The run of a life that is known already; `options` are those of `Run`."""
-        return Run(self.settings, self.catalog, self.publisher, life, **options)
+    def run_of(self, life: Life, *, turn_id: str | None = None, is_new: bool = False) -> Run:
+        """The run of a life that is known already. Takes what `Run` takes."""
+        return Run(self.settings, self.catalog, self.publisher, life, turn_id=turn_id, is_new=is_new)
+
+    def appender_of(self, life: Life, *, is_new: bool = False) -> Appender:
+        """Appends to the log of a life without forwarding."""
+        return Appender(self.settings, self.catalog, self.publisher, life, is_new=is_new)
+
+    def log_of(self, life: Life) -> RunLog:
+        """Reads the log of a life."""
+        return RunLog(self.settings, self.topics.run(life.run_id, life.log_id), life.run_id)
 
     async def open_topic(self, topic: str, opening: AnyEvent) -> None:
-        """Creates the topic of a life of a run, and makes `opening` its first event. Nobody knows
-        of it yet.
+        """Creates the topic of a life of a run, with `opening` as its first event. The catalog does
+        not list the run yet.
         """
         record = outgoing(opening, source=self.settings.source)
         check_size([record])
@@ -72,14 +82,14 @@ class LogConnection:
         await self.publisher.wait(await self.publisher.send(topic, record))
 
     async def announce(self, life: Life) -> None:
-        """Says on the catalog that the run is there."""
+        """Lists the run in the catalog."""
         announced = await self.publisher.send(
             self.topics.catalog, life_record(life), partition=partition_of(life.run_id)
         )
         await self.publisher.wait(announced)
 
     async def delete_topic(self, topic: str) -> None:
-        """Deletes a topic that nobody was told of, or should have been told of."""
+        """Deletes a topic that the catalog does not list."""
         await self.publisher.forget(topic)
         await self.admin.delete_topics([topic])
 

@@ -1,5 +1,5 @@
-"""Recording a model's stream: its chunks go on to the caller untouched, and what they say is
-published in the background.
+"""Recording what a model answers: the parts of a response, and a stream whose chunks the caller
+gets untouched while their content is published in the background.
 """
 
 import asyncio
@@ -23,12 +23,22 @@ from runfold_schemas.data import Data
 from runfold_schemas.messages import Provider
 
 _PARTIAL_SECONDS = 0.25
-"""How often a growing text is published, for who follows the run."""
+"""How often a growing text is published, in seconds, for readers that follow the run."""
 
 ChunkT = TypeVar("ChunkT")
 
 Publish = Callable[[Sequence[Data], Provider, str], Awaitable[object]]
-"""Publishes parts of the response of a provider that has this `message_id`."""
+"""Publishes parts of a response: the parts, the provider, and the message id of the response."""
+
+
+def parts_of(
+    response: Any, *, provider: Provider | None, tool_names: Mapping[str, str] | None
+) -> tuple[Sequence[Data], Provider, str]:
+    """The parts of a whole response, its provider, and its message id. See `Run.record`."""
+    named = provider or provider_of(response)
+    recording = recorder(named, tool_names=tool_names)
+    parts = recording.response(response)
+    return parts, named, recording.blocks.message_id or new_event_id()
 
 
 async def record_stream(
@@ -55,8 +65,8 @@ async def record_stream(
 
 
 class _Recording:
-    """One response on its way. A task publishes what has gathered while the one before it was at
-    work.
+    """One response that is arriving. A background task publishes the parts that have arrived; parts
+    that arrive meanwhile wait for its next round.
     """
 
     def __init__(self, provider: Provider, recorder: Recorder, publish: Publish) -> None:
@@ -84,19 +94,20 @@ class _Recording:
 
     async def _publish_waiting(self) -> None:
         while self._waiting:
-            said, self._waiting = self._waiting, []
-            await self._publish(said, self._provider, self._recorder.blocks.message_id or self._fallback_id)
+            parts, self._waiting = self._waiting, []
+            await self._publish(parts, self._provider, self._recorder.blocks.message_id or self._fallback_id)
         self._publishing = None
 
 
 async def _on_a_thread(stream: Iterable[ChunkT]) -> AsyncIterator[ChunkT]:
-    """A synchronous stream blocks while the model thinks."""
-    waiting = iter(stream)
-    while got := await asyncio.to_thread(_next, waiting):
-        yield got[0]
+    """The chunks of a synchronous stream, which blocks its thread while the model thinks."""
+    chunks = iter(stream)
+    while next_chunk := await asyncio.to_thread(_next, chunks):
+        yield next_chunk[0]
 
 
-def _next(waiting: Iterator[ChunkT]) -> tuple[ChunkT, ...]:
-    for chunk in waiting:
+def _next(chunks: Iterator[ChunkT]) -> tuple[ChunkT, ...]:
+    """The next chunk alone, or nothing at the end: StopIteration cannot leave a thread."""
+    for chunk in chunks:
         return (chunk,)
     return ()

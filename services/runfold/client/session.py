@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
-from runfold.client.run import Position
+from runfold.client.appender import Position
 from runfold_projections.run import RunRecord
 from runfold_projections.session import SessionRecord
 from runfold_schemas.data import Data

@@ -39,7 +39,7 @@ class LogSessionReader:
     async def _session(
         self, record: SessionRecord, shared: Mapping[str, Any], wanted: EventsWanted | None
     ) -> Session:
-        history = [admitted async for admitted in self._connection.run_of(life_of(record)).history()]
+        history = [admitted async for admitted in self._connection.log_of(life_of(record)).history()]
         own = {key: value.value for one in history for key, value in own_changes(one).items()}
         return Session(
             record,

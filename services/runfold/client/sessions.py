@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from runfold.client.appender import Appender, Position
 from runfold.client.connection import LogConnection
-from runfold.client.run import Position, Run, outgoing
+from runfold.client.records import outgoing
 from runfold.client.session import EventsWanted, Session, SessionReader, has_expired
 from runfold.ids import new_event_id, new_log_id, uuid7
 from runfold.log.shared import send_shared
@@ -50,7 +51,7 @@ from runfold_schemas.errors import (
     UnavailableError,
 )
 from runfold_schemas.events import AnyEvent
-from runfold_schemas.runs import RunCanceled, RunOpened
+from runfold_schemas.runs import RunCanceled, RunCompleted, RunOpened
 from runfold_schemas.sessions import (
     SessionCreated,
     SessionDeleted,
@@ -120,7 +121,7 @@ class Sessions:
         await self._decide(shared)
         # From here on the catalog tells us if somebody else deletes it.
         self._connection.catalog.watch(opening.run_id)
-        run = self._connection.run_of(life_of(record), is_new=True, forwards=False)
+        run = self._connection.appender_of(life_of(record), is_new=True)
         self._remember(record, run, 1)
         values = await self._reader.values([app_scope(app), user_scope(app, user)])
         return _new_session(record, opening, values)
@@ -207,7 +208,7 @@ class Sessions:
         opened = await self._opened_as(await self._standing(session_id))
         async with self._told_of_session(opened):
             try:
-                await opened.run.complete()
+                await opened.run.append(RunCompleted())
             except RejectedError as error:
                 raise RunEndedError(opened.run.run_id) from error
         return await self.view(session_id)
@@ -271,7 +272,7 @@ class Sessions:
         if found.ended:
             raise SessionEndedError(record.session_id)
         life = await self._connection.catalog.lookup(record.run_id) or life_of(record)
-        return self._remember(record, self._connection.run_of(life, forwards=False), found.next_offset)
+        return self._remember(record, self._connection.appender_of(life), found.next_offset)
 
     async def _append(
         self, session_id: str, batch: Sequence[Data | AnyEvent], envelope: Mapping[str, Any]
@@ -296,9 +297,9 @@ class Sessions:
         shared = _shared(events, app=opened.record.app, user=opened.record.user)
         async with self._told_of_session(opened, events):
             if len(events) == 1:
-                positions = [await opened.run.publish(events[0])]
+                positions = [await opened.run.append(events[0])]
             else:
-                positions = await opened.run.publish_batch(events)
+                positions = await opened.run.append_batch(events)
             await self._check_not_late(opened, positions)
         await self._decide(shared)
         return positions
@@ -309,7 +310,7 @@ class Sessions:
         """
         first_offset, known = positions[0].offset, opened.next_offset
         opened.next_offset = max(known, first_offset + len(positions))
-        if first_offset > known and await opened.run.ended_before(first_offset, not_before=known):
+        if first_offset > known and await opened.run.log.ended_before(first_offset, not_before=known):
             raise RunEndedError(opened.run.run_id)
 
     @asynccontextmanager
@@ -339,7 +340,7 @@ class Sessions:
             and not has_expired(opened.record, datetime.now(UTC))
         )
 
-    def _remember(self, record: SessionRecord, run: Run, next_offset: int) -> "_Open":
+    def _remember(self, record: SessionRecord, run: Appender, next_offset: int) -> "_Open":
         opened = self._open[record.session_id] = _Open(record, run, next_offset, time.monotonic())
         if len(self._open) > _OPEN_MAX:
             self._open.popitem(last=False)
@@ -369,7 +370,7 @@ class Sessions:
 @dataclass(slots=True)
 class _Open:
     record: SessionRecord
-    run: Run
+    run: Appender
     next_offset: int
     """Where the log ended when we knew it last, and was not over."""
     looked_up_at: float
@@ -396,7 +397,7 @@ def checked_state(delta: Mapping[str, Any], *, field: str = "state_delta") -> di
     return stored
 
 
-def _events(run: Run, batch: Sequence[Data | AnyEvent], envelope: Mapping[str, Any]) -> list[AnyEvent]:
+def _events(run: Appender, batch: Sequence[Data | AnyEvent], envelope: Mapping[str, Any]) -> list[AnyEvent]:
     return [run.event(one, **envelope) if isinstance(one, Data) else one for one in batch]
 
 
@@ -411,7 +412,7 @@ def _shared(events: Iterable[AnyEvent], *, app: str, user: str) -> list[Forward]
     return shared
 
 
-def _checked(event: AnyEvent, run: Run) -> AnyEvent:
+def _checked(event: AnyEvent, run: Appender) -> AnyEvent:
     if event.run_id != run.run_id:
         raise RejectedError(event.run_id, offset=-1, reason="its session was deleted, and created anew since")
     stored = without_temporary(event.state_delta or {})

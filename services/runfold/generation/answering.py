@@ -17,9 +17,9 @@ from weakref import WeakValueDictionary
 
 from pydantic import TypeAdapter, ValidationError
 
+from runfold.client.appender import Appender
 from runfold.client.memories import Memories
 from runfold.client.memory import Near
-from runfold.client.run import Run
 from runfold.generation.changes import Change, change_of
 from runfold.generation.consolidation import FindNearby, consolidate
 from runfold.generation.model import MemoryModel
@@ -61,7 +61,7 @@ Outcomes = Sequence[tuple[Change, Refused | None]]
 class Trigger:
     """A `GenerationRequested` event in the log of a run."""
 
-    run: Run
+    run: Appender
     event: AnyEvent
     offset: int
     """An offset at or before the trigger, from which its answer is searched."""
@@ -259,7 +259,7 @@ async def give_up(trigger: Trigger, error: Exception) -> None:
         trigger=trigger.event.event_id,
         error=str(error)[:1000],
     )
-    await trigger.run.publish(failed, event_id=answer_id(trigger.event), late=True)
+    await trigger.run.append(failed, event_id=answer_id(trigger.event), late=True)
 
 
 def _checked(kind: TypeAdapter[CheckedT], value: Any) -> CheckedT:
@@ -282,7 +282,7 @@ async def _publish_answer(trigger: Trigger, changes: Sequence[Change]) -> Memori
         updated=tuple(change for change in changes if isinstance(change, MemoryUpdated)),
         deleted=tuple(change for change in changes if isinstance(change, MemoryDeleted)),
     )
-    position = await trigger.run.publish(answer, event_id=answer_id(trigger.event), late=True)
+    position = await trigger.run.append(answer, event_id=answer_id(trigger.event), late=True)
     if position.offset == trigger.offset + 1:
         return answer
     return await _read_answer(trigger, end=position.offset + 1) or answer
@@ -290,7 +290,7 @@ async def _publish_answer(trigger: Trigger, changes: Sequence[Change]) -> Memori
 
 async def _read_answer(trigger: Trigger, *, end: int | None) -> MemoriesGenerated | None:
     event_id = answer_id(trigger.event)
-    async for admitted in trigger.run.history(first_offset=trigger.offset, end=end):
+    async for admitted in trigger.run.log.history(first_offset=trigger.offset, end=end):
         event = admitted.event
         if admitted.counts and event is not None and event.event_id == event_id:
             assert isinstance(event.data, MemoriesGenerated)
@@ -305,7 +305,7 @@ async def _publish_retry(trigger: Trigger, facts: Sequence[NewFact]) -> Trigger:
     options = trigger_options(trigger.options, facts=facts, bank_created_by=trigger.bank_created_by)
     request = trigger.data.model_copy(update={"options": options})
     event = trigger.run.event(request, event_id=derived_id("again", trigger.event.event_id))
-    await trigger.run.publish(event, late=True)
+    await trigger.run.append(event, late=True)
     # Another process may have published the same trigger before, and answered it. The record of
     # this one then counts for nothing, and the answer is before it: so not its offset.
     return Trigger(trigger.run, event, trigger.offset)

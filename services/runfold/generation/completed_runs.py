@@ -28,6 +28,7 @@ from runfold_schemas.catalog import Life
 from runfold_schemas.codec import new_data
 from runfold_schemas.errors import InvalidEventError, RunEndedError, RunfoldError, SessionNotFoundError
 from runfold_schemas.memories import GenerationRequested
+from runfold_schemas.runs import RunFailed
 
 _GROUP: Final = "generation"
 
@@ -136,12 +137,12 @@ class CompletedRuns:
                     GenerationOptions(), run_id=life.run_id, bank_created_by=bank.created_by
                 ),
             )
-            await run.publish(request, event_id=derived_id(*name))
+            await run.append(request, event_id=derived_id(*name))
         except RunEndedError:
             return  # the trigger was answered long ago
         except InvalidEventError as error:
             _log.warning("no memories are generated from run %s: %s", life.run_id, error)
-            await run.fail(str(error))
+            await run.append(RunFailed(error=str(error)))
             return
         log = self._runner.log_of(run.life)
         log.own_triggers.add(derived_id(*name))
@@ -161,7 +162,7 @@ async def _banks(memories: Memories) -> list[BankRecord]:
 async def _completed_at(runfold: Runfold, life: Life) -> int | None:
     """The offset at which the run was completed; None if it ended otherwise, or was deleted."""
     try:
-        async for admitted in runfold.connection.run_of(life).history():
+        async for admitted in runfold.connection.log_of(life).history():
             event = admitted.event
             if admitted.outcome == "accepted" and event is not None and event.type == "run_completed":
                 return admitted.record.offset

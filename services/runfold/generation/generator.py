@@ -12,8 +12,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runfold.client.appender import Appender
 from runfold.client.memories import Memories
-from runfold.client.run import Run
 from runfold.client.runfold import Runfold
 from runfold.client.session import EventsWanted
 from runfold.client.sessions import Sessions
@@ -100,8 +100,8 @@ class Generator:
             if self._model is None or options.disable_consolidation:
                 return await self._answers.change_memories(bank_id, scope, source.facts, options)
         _ = self.model
-        envelope = {"run_id": log_run_id(str(uuid7())), "labels": {KIND: "request"}}
-        async with self.runfold.run(agent_id=bank_id, **envelope) as run:
+        log_id, labels = log_run_id(str(uuid7())), {KIND: "request"}
+        async with self.runfold.run(agent_id=bank_id, run_id=log_id, labels=labels) as run:
             log = log_of(self.runfold, run.life, is_new=run.is_new)
             trigger = await publish_trigger(log, bank, scope, source, options)
             try:
@@ -148,12 +148,9 @@ class Generator:
         if session := trigger.session:
             return await self._read_session(session)
         run_id = data.options.get("run_id")
-        run = await self.runfold.get_run(str(run_id)) if run_id else trigger.run
-        return [
-            (admitted.record.offset, admitted.event)
-            async for admitted in run.history(first_offset=data.first_offset, end=data.end_offset)
-            if admitted.counts and admitted.event is not None
-        ]
+        life = (await self.runfold.get_run(str(run_id))).life if run_id else trigger.run.life
+        log = self.runfold.connection.log_of(life)
+        return [entry async for entry in log.entries(first_offset=data.first_offset, end=data.end_offset)]
 
     async def _read_session(self, source: SessionSource) -> Log:
         session = await self.sessions.view(source.session_id, EventsWanted(since=source.since))
@@ -184,7 +181,7 @@ def _check_facts(facts: Sequence[NewFact]) -> None:
 
 
 async def publish_trigger(
-    run: Run, bank: BankRecord, scope: Mapping[str, str], source: Source, options: GenerationOptions
+    run: Appender, bank: BankRecord, scope: Mapping[str, str], source: Source, options: GenerationOptions
 ) -> Trigger:
     """Publishes the contents of the source, if it has any, and after them a trigger."""
     first, end = 0, 0
@@ -193,7 +190,7 @@ async def publish_trigger(
         case DirectFacts():
             facts = source.facts
         case Contents():
-            positions = await run.publish_batch([content_event(content) for content in source.contents])
+            positions = await run.append_batch([content_event(content) for content in source.contents])
             if positions:
                 first, end = positions[0].offset, positions[-1].offset + 1
         case SessionSource():
@@ -208,7 +205,7 @@ async def publish_trigger(
         options=trigger_options(options, facts=facts, session=session, bank_created_by=bank.created_by),
     )
     event = run.event(request)
-    return Trigger(run, event, (await run.publish(event)).offset)
+    return Trigger(run, event, (await run.append(event)).offset)
 
 
 async def _log_failure(trigger: Trigger, error: RunfoldError) -> None:

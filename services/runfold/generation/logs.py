@@ -1,12 +1,13 @@
 """The logs of generations. They are runs like others, except for who forwards changes from them.
 
 If two processes answer a trigger, one answer counts. So the changes of an answer are forwarded by
-`Answers`, which has read the answer that counts, and not by each publisher as in other runs.
+`Answers`, which has read the answer that counts, and not by each publisher as in other runs. An
+`Appender` does not forward.
 """
 
 from typing import Final
 
-from runfold.client.run import Run
+from runfold.client.appender import Appender
 from runfold.client.runfold import Runfold
 from runfold_schemas.catalog import Life
 
@@ -14,14 +15,14 @@ KIND: Final = "runfold.generation"
 """The label of runs that are the log of a generation."""
 
 
-async def open_log(runfold: Runfold, *, bank_id: str, run_id: str, kind: str) -> Run:
+async def open_log(runfold: Runfold, *, bank_id: str, run_id: str, kind: str) -> Appender:
     """Opens the log with that id; it may exist already."""
     run = await runfold.open_run(agent_id=bank_id, run_id=run_id, labels={KIND: kind})
     return log_of(runfold, run.life, is_new=run.is_new)
 
 
-def log_of(runfold: Runfold, life: Life, *, is_new: bool = False) -> Run:
+def log_of(runfold: Runfold, life: Life, *, is_new: bool = False) -> Appender:
     """The log of a life that is known already. `is_new`: it was opened by this process, and nothing
     else was published to it.
     """
-    return runfold.connection.run_of(life, is_new=is_new, forwards=False)
+    return runfold.connection.appender_of(life, is_new=is_new)

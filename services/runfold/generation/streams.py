@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from runfold.client.run import Position
+from runfold.client.appender import Position
 from runfold.generation.answering import derived_id, log_run_id
 from runfold.generation.generator import content_event
 from runfold.generation.logs import open_log
@@ -70,7 +70,7 @@ class IngestStreams:
         events = [_event(log, content) for content in contents]
         if rule or options or log.state.settings is None:
             await _update_settings(log, bank, scope, rule=rule, default_rule=default_rule, options=options)
-        positions = await log.run.publish_batch(events)
+        positions = await log.run.append_batch(events)
         await log.catch_up()
         if force_flush or due(log.state, log.state.content_at) == "flush":
             try:
@@ -131,7 +131,7 @@ async def _update_settings(
         document = settings.model_dump(mode="json", exclude_unset=True)
         labeled = new_data(RunLabeled, labels={}, metadata={STREAM: document})
         with suppress(RejectedError):
-            await log.run.publish(labeled, expected_offset=state.last_offset)
+            await log.run.append(labeled, expected_offset=state.last_offset)
             return
 
 

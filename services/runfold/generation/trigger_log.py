@@ -2,7 +2,7 @@
 
 import asyncio
 
-from runfold.client.run import Run
+from runfold.client.appender import Appender
 from runfold.generation.answering import Trigger, give_up, trigger_options
 from runfold.generation.generator import Generator
 from runfold.generation.triggers import Reason, StreamState, apply, first_offset
@@ -18,7 +18,7 @@ class TriggerLog:
     log at a time.
     """
 
-    def __init__(self, generator: Generator, run: Run) -> None:
+    def __init__(self, generator: Generator, run: Appender) -> None:
         self.generator = generator
         self.run = run
         self.state = StreamState()
@@ -60,7 +60,7 @@ class TriggerLog:
         )
         event = self.run.event(request, expected_offset=state.last_offset)
         try:
-            await self.run.publish(event)
+            await self.run.append(event)
         except RejectedError:
             return False
         self.own_triggers.add(event.event_id)

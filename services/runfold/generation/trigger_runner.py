@@ -30,6 +30,7 @@ from runfold_schemas.errors import (
     RunfoldError,
     UnavailableError,
 )
+from runfold_schemas.runs import RunCompleted
 
 SWEEP_SECONDS: Final = 10.0
 """How often the logs of other processes' generations are read."""
@@ -305,7 +306,7 @@ async def _complete_unless_stream(log: TriggerLog) -> None:
 async def _complete(log: TriggerLog) -> None:
     if not log.state.has_ended:
         with suppress(RunEndedError, RejectedError):
-            await log.run.complete()
+            await log.run.append(RunCompleted())
         await log.catch_up()
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from runfold.client.appender import Position
 from runfold.client.memory import MemoryVerbs
-from runfold.client.run import Position
 from runfold.generation.options import ChangedMemory, GenerationOptions, Source, StreamContent
 from runfold.generation.triggers import TriggerRule
 

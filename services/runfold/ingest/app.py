@@ -22,7 +22,8 @@ from fastapi import APIRouter, FastAPI, Path, Query
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import Counter
 
-from runfold.client.run import Position, Run
+from runfold.client.appender import Position
+from runfold.client.run import Run
 from runfold.client.run_cache import Runs
 from runfold.client.runfold import Runfold
 from runfold.http.app import new_app, serve

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydantic_core import PydanticSerializationError, to_json
 
+from runfold.client.appender import Position
 from runfold.client.memories import Memories, check_fields
 from runfold.client.memory import MemoriesWanted, MemoryVerbs, Near, RevisionOptions
-from runfold.client.run import Position
 from runfold.documents.generation import GeneratedMemories, StreamPosition
 from runfold.documents.memories import (
     BankDocument,

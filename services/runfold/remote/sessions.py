@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from runfold.client.run import Position
+from runfold.client.appender import Position
 from runfold.client.session import EventsWanted, Session, SessionVerbs
 from runfold.client.sessions import Sessions, checked_state
 from runfold.documents.sessions import session_of, session_of_lines, sessions_of
