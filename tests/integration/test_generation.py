@@ -25,6 +25,7 @@ from runfold.client.run import Run
 from runfold.client.sessions import Sessions
 from runfold.generation.answering import Trigger, log_run_id
 from runfold.generation.generator import Generator, publish_trigger
+from runfold.generation.logs import log_of
 from runfold.generation.model import Action, Found
 from runfold.generation.options import (
     ChangedMemory,
@@ -108,10 +109,10 @@ def without_model(world: World) -> Generator:
     return world.generator(None)
 
 
-async def trigger_of(run: Run) -> Trigger:
+async def trigger_of(world: World, run: Run) -> Trigger:
     async for one in run.history():
         if isinstance(one.event.data, GenerationRequested):
-            return Trigger(run, one.event, one.record.offset)
+            return Trigger(log_of(world.runfold, run.life), one.event, one.record.offset)
     raise AssertionError("nothing was asked for")
 
 
@@ -328,7 +329,7 @@ async def test_a_generation_that_fails_changes_nothing_and_says_why(world, gener
 
 async def test_a_trigger_is_answered_once_whoever_answers(world, generator, model):
     [made] = await generator.generate(world.bank, world.scope, HELLO)
-    trigger = await trigger_of(await world.log_of(made))
+    trigger = await trigger_of(world, await world.log_of(made))
     other = ScriptedModel(found=[Found(fact="Something else", topics=["USER_PREFERENCES"])])
 
     again = await world.generator(other).answer(trigger)
@@ -387,7 +388,9 @@ async def test_what_a_process_has_left_another_one_answers_and_completes(
 ):
     run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
     bank = await world.memories.bank(world.bank)
-    trigger = await publish_trigger(run, bank, world.scope, HELLO, GenerationOptions())
+    trigger = await publish_trigger(
+        log_of(world.runfold, run.life), bank, world.scope, HELLO, GenerationOptions()
+    )
     if is_answered:
         await generator.answer(trigger)
 
@@ -411,7 +414,9 @@ async def test_what_was_refused_of_a_dead_process_answer_another_one_tries_again
 
     run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
     bank = await world.memories.bank(world.bank)
-    trigger = await publish_trigger(run, bank, world.scope, HELLO, GenerationOptions())
+    trigger = await publish_trigger(
+        log_of(world.runfold, run.life), bank, world.scope, HELLO, GenerationOptions()
+    )
     with monkeypatch.context() as patch:
         patch.setattr("runfold.generation.answering._publish_retry", die)
         with pytest.raises(asyncio.CancelledError):
@@ -429,7 +434,9 @@ async def test_a_trigger_that_says_nonsense_is_answered_with_what_is_wrong(world
     monkeypatch.setattr("runfold.generation.trigger_runner._RETRY_SECONDS", 0.1)
     run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
     bank = await world.memories.bank(world.bank)
-    trigger = await publish_trigger(run, bank, world.scope, HELLO, GenerationOptions())
+    trigger = await publish_trigger(
+        log_of(world.runfold, run.life), bank, world.scope, HELLO, GenerationOptions()
+    )
     nonsense = trigger.data.model_copy(update={"options": {"options": {"nobody": "knows"}}})
     await generator.answer(trigger)
     await run.publish(nonsense)

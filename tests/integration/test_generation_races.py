@@ -5,6 +5,7 @@ in the log.
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -76,6 +77,17 @@ class World:
         }
         return [one for one in found if one.memory_id in created]
 
+    def forwarding(self, run: Run) -> Any:
+        """The log of a generation, appended to by a client that forwards what it publishes."""
+        return SimpleNamespace(
+            append=run.publish,
+            append_batch=run.publish_batch,
+            event=run.event,
+            run_id=run.run_id,
+            life=run.life,
+            log=self.runfold.connection.log_of(run.life),
+        )
+
 
 @pytest.fixture(scope="module")
 async def memories(settings: Settings, runfold: Runfold, projector: Projector) -> AsyncIterator[Memories]:
@@ -113,9 +125,9 @@ async def test_answers_that_are_published_to_an_open_log_change_memories_once(wo
     run_id = log_run_id(world.scope["user"])
     run = await world.runfold.open_run(agent_id=BANK, run_id=run_id)
     bank = await world.memories.bank(BANK)
-    trigger = await publish_trigger(run, bank, world.scope, HELLO, GenerationOptions())
+    trigger = await publish_trigger(world.forwarding(run), bank, world.scope, HELLO, GenerationOptions())
     models = [SlowModel("Prefers aisle seats"), SlowModel("Prefers window seats")]
-    others = Trigger(await world.runfold.get_run(run_id), trigger.event, trigger.offset)
+    others = Trigger(world.forwarding(await world.runfold.get_run(run_id)), trigger.event, trigger.offset)
     answering = [
         asyncio.create_task(world.generator(model).answer(one))
         for model, one in zip(models, [trigger, others], strict=True)
@@ -137,7 +149,7 @@ async def test_who_comes_second_goes_on_with_what_was_tried_again(world):
     run_id = log_run_id(world.scope["user"])
     run = await world.runfold.open_run(agent_id=BANK, run_id=run_id)
     bank = await world.memories.bank(BANK)
-    trigger = await publish_trigger(run, bank, world.scope, HELLO, GenerationOptions())
+    trigger = await publish_trigger(world.forwarding(run), bank, world.scope, HELLO, GenerationOptions())
     slow, quick = SlowModel("Prefers aisle seats"), ScriptedModel(found=[SEATS])
     others = Trigger(log_of(world.runfold, run.life), trigger.event, trigger.offset)
     waiting = asyncio.create_task(world.generator(slow).answer(others))
