@@ -7,13 +7,14 @@ import pytest
 from aiokafka import TopicPartition, cluster
 from aiokafka.producer import sender
 
-from runfold.log.driver import _NewTopics
+from runfold.log.driver import _NewTopics, quieten_aiokafka
 
 RETRIED = "Got error produce response on topic-partition %s, retrying. Error: %s"
 
 
 @pytest.fixture
 def log() -> logging.Logger:
+    quieten_aiokafka()
     log = logging.getLogger("aiokafka.producer.sender")
     before = log.level
     yield log
@@ -48,6 +49,6 @@ def test_the_lines_are_those_that_aiokafka_has():
         '"\n                        "', ""
     )
 
-    assert _NewTopics._TOLD
-    for line in _NewTopics._TOLD:
+    assert _NewTopics._EXPECTED
+    for line in _NewTopics._EXPECTED:
         assert line in source

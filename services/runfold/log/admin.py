@@ -14,7 +14,7 @@ from aiokafka.errors import (
     for_code,
 )
 
-from runfold.log.driver import kafka_errors
+from runfold.log.driver import kafka_errors, quieten_aiokafka
 from runfold.log.settings import LogSettings
 from runfold_schemas.errors import ConfigurationError, UnavailableError
 from runfold_schemas.topics import CATALOG_PARTITIONS, DEAD_LETTER_BYTES_MAX, RECORD_BYTES_MAX, Topics
@@ -37,6 +37,7 @@ class LogAdmin:
     @classmethod
     @asynccontextmanager
     async def connect(cls, settings: LogSettings) -> AsyncIterator["LogAdmin"]:
+        quieten_aiokafka()
         client = AIOKafkaAdminClient(**settings.client_options(), request_timeout_ms=_timeout_ms(settings))
         with kafka_errors():
             await client.start()

@@ -15,6 +15,7 @@ from faststream.kafka import KafkaBroker, KafkaMessage
 from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256, SASLScram512
 
 from runfold.log.catalog import entry_of
+from runfold.log.driver import quieten_aiokafka
 from runfold.log.settings import LogSettings
 from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.errors import ConfigurationError
@@ -93,6 +94,7 @@ def _broker(settings: LogSettings) -> KafkaBroker:
     """FastStream's broker with the options of every other client; it wants those of security in a
     form of its own.
     """
+    quieten_aiokafka()
     options = settings.client_options()
     security = security_of(options)
     plain = {

@@ -24,7 +24,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.offset import OffsetRequest
 
-from runfold.log.driver import kafka_errors
+from runfold.log.driver import kafka_errors, quieten_aiokafka
 from runfold.log.settings import LogSettings
 from runfold_schemas.topics import Partition, RunTopic, Topics
 
@@ -69,6 +69,7 @@ class LogEnds:
         seconds = timeout_seconds or settings.publish_timeout_seconds
         # An answer that never comes is given up on, or all that wait for the next one would wait
         # for it too.
+        quieten_aiokafka()
         client = AIOKafkaClient(**settings.client_options(), request_timeout_ms=int(1000 * seconds))
         ends = cls(settings, client, timeout_seconds=seconds)
         try:

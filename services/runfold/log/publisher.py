@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import RecordMetadata
 
-from runfold.log.driver import kafka_errors, stop
+from runfold.log.driver import kafka_errors, quieten_aiokafka, stop
 from runfold.log.settings import LogSettings
 from runfold_schemas.errors import EventTooLargeError
 from runfold_schemas.topics import DEAD_LETTER_BYTES_MAX, RECORD_BYTES_MAX
@@ -148,6 +148,7 @@ def record_size(record: Outgoing) -> int:
 
 
 async def _start_producer(settings: LogSettings) -> AIOKafkaProducer:
+    quieten_aiokafka()
     producer = AIOKafkaProducer(
         **settings.client_options(),
         enable_idempotence=True,

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer
 
-from runfold.log.driver import kafka_errors, stop
+from runfold.log.driver import kafka_errors, quieten_aiokafka, stop
 from runfold.log.settings import LogSettings
 from runfold.log.tail import record_of
 from runfold_schemas.codec import Record
@@ -77,6 +77,7 @@ async def _end(settings: LogSettings, consumer: AIOKafkaConsumer, at: Partition)
 
 @asynccontextmanager
 async def _consumer(settings: LogSettings, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
+    quieten_aiokafka()
     consumer = AIOKafkaConsumer(
         **settings.client_options(),
         group_id=None,

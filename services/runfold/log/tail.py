@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from runfold.log.driver import kafka_errors, stop
+from runfold.log.driver import kafka_errors, quieten_aiokafka, stop
 from runfold.log.settings import LogSettings
 from runfold_schemas.codec import Record
 from runfold_schemas.topics import Partition
@@ -71,6 +71,7 @@ class Tail:
         """`fetch_wait_ms` is how long a fetch waits for a record to come, and a change of what is
         followed for that fetch.
         """
+        quieten_aiokafka()
         consumer = AIOKafkaConsumer(
             **settings.client_options(),
             group_id=None,
