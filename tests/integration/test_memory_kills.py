@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.killing import Progress, killed
+from tests.killing import Progress, kill_all
 from tests.memory_verbs import check_memories_rebuild, opened_memories
 from tests.processes import projector
 from tests.session_stores import at_work, stored
@@ -49,13 +49,6 @@ def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
         sweep_seconds=1,
         wait_timeout_seconds=25,
     )
-
-
-@pytest.fixture
-def chance() -> random.Random:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    return random.Random(seed)
 
 
 async def test_kills_lose_and_double_no_change_of_a_memory(
@@ -100,7 +93,7 @@ async def changed_through_kills(
     ]
     tasks = [asyncio.create_task(one) for one in writing]
     try:
-        await asyncio.gather(*(killed(worker, chance, progress) for worker in workers))
+        await kill_all(workers, chance, progress)
     finally:
         progress.enough.set()
         written = await asyncio.gather(*tasks)

@@ -112,11 +112,13 @@ def _add_banks(router: APIRouter, memories: Verbs) -> None:
         status_code=HTTPStatus.CREATED,
         summary="Create a bank",
         response_model=BankDocument,
-        responses=_problems(409, 413, 422),
+        responses=_problems(400, 409, 413, 422),
     )
-    async def create_bank(body: CreateBank) -> Response:
+    async def create_bank(body: CreateBank, request: RepeatableModel) -> Response:
         """Create a bank. Without `bank_id`, it gets a new id."""
-        bank = BankDocument.of(await memories().create_bank(body.bank_id, body.config))
+        bank_id = body.bank_id if body.bank_id is not None else request.derived_id("bank")
+        event_id = body.event_id or request.derived_id("bank created", bank_id or "")
+        bank = BankDocument.of(await memories().create_bank(bank_id, body.config, event_id=event_id))
         return _answer(bank, HTTPStatus.CREATED, location=f"/v1/banks/{quote(bank.bank_id, safe='')}")
 
     @router.get("", summary="List banks", response_model=BankPage, responses=_problems(422))
@@ -227,7 +229,7 @@ def _add_memories(router: APIRouter, memories: Verbs) -> None:
     async def create_memory(bank_id: BankId, body: CreateMemory, request: RepeatableModel) -> Response:
         """Create a memory. Without `memory_id`, it gets a new id."""
         memory_id = body.memory_id or request.derived_id("memory", bank_id)
-        event_id = request.derived_id("memory created", bank_id, memory_id) if memory_id else None
+        event_id = body.event_id or request.derived_id("memory created", bank_id, memory_id or "")
         record = await memories().create(
             bank_id,
             body.memory(),

@@ -13,7 +13,7 @@ _BYTES_MAX: Final = 4 * 1024 * 1024
 _AT_FIRST: Final = 50
 """Sessions that are read at first, before their size is known."""
 
-Reading = Callable[..., Awaitable[tuple[list[Session], str | None]]]
+Reading = Callable[..., Awaitable[tuple[Sequence[Session], str | None]]]
 
 
 def fitting(events: Sequence[Logged]) -> int:

@@ -19,7 +19,7 @@ were acknowledged before the request.
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -32,7 +32,7 @@ from pydantic import AwareDatetime
 from runfold.api.session_pages import fitting, listed
 from runfold.client.appender import Position
 from runfold.client.session import EventsWanted, Logged, Session
-from runfold.client.sessions import Sessions
+from runfold.client.sessions import NewSession, Sessions
 from runfold.documents.sessions import (
     CreateSession,
     SessionDocument,
@@ -65,7 +65,7 @@ from runfold.ingest.events import events_of, located
 from runfold.ingest.requests import EVENTS_BODY
 from runfold.query.parameters import Cursor, EndOffset, FirstOffset, Limit, SessionId, label_filter
 from runfold_schemas.codec import event_types
-from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RejectedError, SessionConflictError
+from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RejectedError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.runs import LIFECYCLE
 
@@ -173,26 +173,24 @@ def _add_creation(router: APIRouter, state: _State) -> None:
 
 async def _create(sessions: Sessions, request: RepeatableRequest) -> Response:
     body = parse_request(CreateSession, request.json())
-    session_id, repeatable = body.session_id, request.key is not None and body.session_id is None
-    if repeatable:
+    session_id = body.session_id
+    if session_id is None:
         session_id = request.derived_id("session", body.app)
-    status = HTTPStatus.CREATED
-    try:
-        session = await sessions.create(
+    session, is_new = await sessions.create_once(
+        NewSession(
             app=body.app,
             user=body.user,
             session_id=session_id,
             state=body.state,
             labels=body.labels,
             display_name=body.display_name,
-            ttl=_ttl(body.ttl_seconds),
+            ttl=body.ttl,
+            expires_at=body.expires_at,
+            event_id=body.event_id or request.derived_id("session created", body.app, session_id or ""),
         )
-    except SessionConflictError as error:
-        if not repeatable:
-            raise
-        # The id is derived from this key, so the first copy of the request has created the session.
-        session, status = await sessions.view(error.session_id), HTTPStatus.OK
+    )
     location = f"/v1/sessions/{quote(session.session_id, safe='')}"
+    status = HTTPStatus.CREATED if is_new else HTTPStatus.OK
     return Response(session_json(session), status, {"Location": location}, media_type=JSON)
 
 
@@ -258,7 +256,8 @@ def _add_changes(router: APIRouter, state: _State) -> None:
             session_id,
             labels=changes.labels,
             display_name=changes.display_name,
-            ttl=_ttl(changes.ttl_seconds),
+            ttl=changes.ttl,
+            expires_at=changes.expires_at,
         )
         return _answer_session(session)
 
@@ -320,7 +319,7 @@ async def _append(sessions: Sessions, session_id: str, request: RepeatableReques
     try:
         if len(events) == 1:
             # Single events of many requests share a record batch; a batch has one of its own.
-            positions = [await sessions.append(session_id, events[0])]
+            positions: Sequence[Position] = [await sessions.append(session_id, events[0])]
         else:
             positions = await sessions.append_batch(session_id, events)
     except EventTooLargeError:
@@ -396,10 +395,6 @@ def _add_shared_state(router: APIRouter, state: _State) -> None:
     async def read_state_of_no_user(app: App) -> Response:
         """Sessions without a user share a state too."""
         return Response(state_json(await state.sessions().user_state(app, "")), media_type=JSON)
-
-
-def _ttl(seconds: float | None) -> timedelta | None:
-    return None if seconds is None else timedelta(seconds=seconds)
 
 
 def _answer_session(session: Session) -> Response:

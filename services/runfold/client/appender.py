@@ -6,11 +6,10 @@ still missing.
 """
 
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, Unpack
 
-from runfold.client.envelope import Envelope, event_of
+from runfold.client.envelope import Envelope, event_of, naming_index
 from runfold.client.records import check_size, outgoing
 from runfold.client.run_log import RunLog
 from runfold.log.catalog import CatalogView, bell_record, partition_of
@@ -118,7 +117,7 @@ class Appender:
         events: list[AnyEvent] = []
         records: list[Outgoing] = []
         for index, data in enumerate(batch):
-            with _naming(index):
+            with naming_index(index):
                 events.append(self._checked(data, late=late))
                 records.append(outgoing(events[-1], source=self._settings.source))
         _check_expectations(events)
@@ -191,15 +190,6 @@ class Appender:
         await self._publisher.send(
             self._catalog_topic, bell_record(self.run_id), partition=partition_of(self.run_id)
         )
-
-
-@contextmanager
-def _naming(index: int) -> Iterator[None]:
-    """An `InvalidEventError` that is raised inside names the event's index in its batch."""
-    try:
-        yield
-    except InvalidEventError as error:
-        raise InvalidEventError(str(error), field=error.field, index=index) from error
 
 
 def _check_expectations(events: Sequence[AnyEvent]) -> None:

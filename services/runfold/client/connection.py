@@ -21,7 +21,7 @@ PartT = TypeVar("PartT")
 class LogConnection:
     """A connection to Kafka. Use it as an async context manager.
 
-    Before it is entered, and after it was left, its parts raise `RuntimeError`.
+    Before it is entered, its parts raise `RuntimeError`.
     """
 
     def __init__(self, settings: LogSettings) -> None:
@@ -46,6 +46,11 @@ class LogConnection:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._stack.aclose()
+
+    def entered(self) -> Self:
+        """This connection. Raises `RuntimeError` if it was not entered."""
+        _entered(self._catalog)
+        return self
 
     @property
     def admin(self) -> LogAdmin:
@@ -96,5 +101,5 @@ class LogConnection:
 
 def _entered(part: PartT | None) -> PartT:
     if part is None:
-        raise RuntimeError("not connected yet: enter the client first, `async with Runfold(...) as runfold`")
+        raise RuntimeError("not connected: enter the client first, `async with Runfold(...) as runfold:`")
     return part

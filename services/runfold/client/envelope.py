@@ -1,6 +1,7 @@
 """The fields that an event has beside its data, and how a verb makes an event of what it is given."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypedDict
 
@@ -89,3 +90,12 @@ def check_is_data(data: object) -> None:
         f"a {type(data).__name__} is not an event: publish an object of one of the event classes of"
         " runfold, for example UserMessage(message='Hello')"
     )
+
+
+@contextmanager
+def naming_index(index: int) -> Iterator[None]:
+    """An `InvalidEventError` that is raised inside names the event's index in its batch."""
+    try:
+        yield
+    except InvalidEventError as error:
+        raise InvalidEventError(error.args[0], field=error.field, index=index) from error

@@ -1,4 +1,4 @@
-"""Memories as they are read, what reads them, and what can be said of a change."""
+"""Memories as they are read, their readers, the options of a change, and the verbs of memories."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +11,9 @@ from runfold_schemas.memories import BankConfig, ExtractedMemory, Memory, memory
 
 @dataclass(frozen=True, slots=True)
 class RevisionOptions:
-    """What is said of the revision that a change leaves. Without `expires_at` the bank decides, or
-    it is kept for 365 days.
+    """Options of the revision that a change leaves.
+
+    Without `expires_at` the revision is kept as long as its bank configures, by default 365 days.
     """
 
     disabled: bool = False
@@ -23,24 +24,24 @@ class RevisionOptions:
 
 @dataclass(frozen=True, slots=True)
 class MemoriesWanted:
-    """Which memories of a bank, and in which order. What is None does not restrict."""
+    """Selects memories of a bank, and their order. A field that is None does not restrict."""
 
     scope: Mapping[str, str] | None = None
-    """Exactly this scope: all its pairs, and no others."""
+    """Scopes match exactly: a memory with more or fewer pairs is not selected."""
     matches: Callable[[MemoryRecord], bool] | None = None
     order: Literal["created_at", "updated_at"] = "created_at"
     ascending: bool = False
 
 
 class Near(NamedTuple):
-    """A memory with its distance from what was asked for: 0 is the same, 2 the opposite."""
+    """A memory with its distance from the query: 0 is the same meaning, 2 the opposite."""
 
     record: MemoryRecord
     distance: float
 
 
 class Published(NamedTuple):
-    """A change in `{prefix}.memories`, by the memory, its event, and where it stands in the
+    """A change in `{prefix}.memories`: the memory, the id of the event, and its offset in the
     partition of its key.
     """
 
@@ -55,8 +56,8 @@ class Published(NamedTuple):
 
 
 class MemoryReader(Protocol):
-    """Where memories are read. Each answer has everything that was acknowledged before it was asked
-    for, and nothing that has expired.
+    """Reads memories. Each answer includes everything that was acknowledged before the call, and
+    nothing that has expired.
     """
 
     async def bank(self, bank_id: str) -> BankRecord | None: ...
@@ -65,12 +66,12 @@ class MemoryReader(Protocol):
         """A page of banks, the newest first, and the cursor of the next page."""
 
     async def outcomes(self, published: Sequence[Published]) -> Sequence[Refused | MemoryRecord | None]:
-        """Waits until these changes are decided. Of each why it was refused, or the memory, which
-        may have been changed again since; None if it is gone.
+        """Waits until these changes are decided. For each change the result is why it was refused,
+        or the memory, which may have been changed again since. It is None if the memory is gone.
         """
 
     async def head(self, bank_id: str, memory_id: str) -> Head | None:
-        """What decides about the memory, also if it is gone."""
+        """The head of the memory, by which changes of it are decided, also if it is gone."""
 
     async def find(self, bank_id: str, memory_id: str) -> MemoryRecord | None: ...
 
@@ -84,8 +85,8 @@ class MemoryReader(Protocol):
         limit: int,
         cursor: str | None,
     ) -> tuple[list[Revision], str | None]:
-        """A page of a memory's revisions from this offset on, the newest first, and the cursor of
-        the next page if there is one.
+        """A page of a memory's revisions from the offset `since` on, the newest first, and the
+        cursor of the next page if there is one.
         """
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None: ...
@@ -97,7 +98,7 @@ class MemoryReader(Protocol):
 
 
 class Similarity(Protocol):
-    """What knows which memories are near in meaning, as fresh as a `MemoryReader`."""
+    """Finds memories that are near in meaning. It is as current as a `MemoryReader`."""
 
     async def nearest(
         self,
@@ -112,12 +113,16 @@ class Similarity(Protocol):
 
 
 class MemoryVerbs(Protocol):
-    """What can be done with memories, over whichever way they are reached. `Memories` says what
-    each verb means.
+    """The verbs of memories and banks. `Memories` has them in this process and documents each;
+    `HttpMemories` has them over HTTP.
     """
 
     async def create_bank(
-        self, bank_id: str | None = None, config: BankConfig | None = None
+        self,
+        bank_id: str | None = None,
+        config: BankConfig | None = None,
+        *,
+        event_id: str | None = None,
     ) -> BankRecord: ...
 
     async def bank(self, bank_id: str) -> BankRecord: ...
@@ -137,6 +142,7 @@ class MemoryVerbs(Protocol):
         *,
         memory_id: str | None = None,
         revision: RevisionOptions | None = None,
+        event_id: str | None = None,
     ) -> MemoryRecord: ...
 
     async def get(self, bank_id: str, memory_id: str) -> MemoryRecord: ...
@@ -177,9 +183,14 @@ class MemoryVerbs(Protocol):
     ) -> int: ...
 
     async def nearest(
-        self, bank_id: str, scope: Mapping[str, str], query: str, *, limit: int = 3
-    ) -> Sequence[Near]:
-        """Without a filter in Python, which only some ways can be given."""
+        self,
+        bank_id: str,
+        scope: Mapping[str, str],
+        query: str,
+        *,
+        limit: int = 3,
+        matches: Callable[[MemoryRecord], bool] | None = None,
+    ) -> Sequence[Near]: ...
 
     async def revisions(
         self,

@@ -1,17 +1,14 @@
-"""Memories read from the log alone, for whoever has no MongoDB: slower the more there is, and
-always right.
+"""Memories read from the log alone, without MongoDB. Each answer is current, and takes longer the more
+there is in the log.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from operator import itemgetter
-from typing import Final, TypeVar
-
-from pydantic import AwareDatetime, TypeAdapter
 
 from runfold.client.connection import LogConnection
 from runfold.client.memory import MemoriesWanted, Published
+from runfold.client.pages import ListPlace, page_of
 from runfold.log.settings import LogSettings
 from runfold.log.shared import deciding, partitions_of, read_counting
 from runfold_projections.memory import (
@@ -25,16 +22,9 @@ from runfold_projections.memory import (
     bank_of,
     expire_with_memory,
 )
-from runfold_schemas.cursors import decode_cursor, decode_offset, encode_cursor, encode_offset
+from runfold_schemas.cursors import decode_offset, encode_offset
 from runfold_schemas.memories import bank_key, memory_key
 from runfold_schemas.topics import Partition
-
-Place = tuple[datetime, str]
-"""Of an entry in its list: its time, and its name."""
-
-_PLACE: Final = TypeAdapter[Place](tuple[AwareDatetime, str])
-
-EntryT = TypeVar("EntryT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +46,13 @@ class LogMemoryReader:
     """
 
     def __init__(self, connection: LogConnection) -> None:
-        self._settings = connection.settings
+        self._connection = connection
         self._topics = connection.topics
+
+    @property
+    def _settings(self) -> LogSettings:
+        """Raises `RuntimeError` if the connection was not entered."""
+        return self._connection.entered().settings
 
     async def bank(self, bank_id: str) -> BankRecord | None:
         at = deciding(self._topics, bank_key(bank_id))
@@ -65,8 +60,8 @@ class LogMemoryReader:
 
     async def banks(self, *, limit: int, cursor: str | None) -> tuple[list[BankRecord], str | None]:
         folded = await fold_banks(self._settings, partitions_of(self._topics.banks))
-        placed = [((bank.created_at, bank.bank_id), bank) for bank in folded.values()]
-        return _page(placed, ascending=False, limit=limit, cursor=cursor)
+        placed = [(ListPlace(bank.created_at, bank.bank_id), bank) for bank in folded.values()]
+        return page_of(placed, limit=limit, cursor=cursor)
 
     async def outcomes(self, published: Sequence[Published]) -> list[Refused | MemoryRecord | None]:
         # The log is read to its end, which is behind all of them.
@@ -120,15 +115,15 @@ class LogMemoryReader:
         self, bank_id: str, wanted: MemoriesWanted, *, limit: int, cursor: str | None
     ) -> tuple[list[MemoryRecord], str | None]:
         folded = await fold_memories(self._settings, partitions_of(self._topics.memories))
-        found = [
-            ((getattr(record, wanted.order), memory_key(bank_id, record.memory_id)), record)
+        placed = [
+            (ListPlace(getattr(record, wanted.order), memory_key(bank_id, record.memory_id)), record)
             for record in map(_unexpired, folded.records.values())
             if record is not None
             and record.bank_id == bank_id
             and wanted.scope in (None, record.memory.scope)
             and (wanted.matches is None or wanted.matches(record))
         ]
-        return _page(found, ascending=wanted.ascending, limit=limit, cursor=cursor)
+        return page_of(placed, limit=limit, cursor=cursor, ascending=wanted.ascending)
 
     async def _of(self, bank_id: str, memory_id: str) -> LoggedMemories:
         return await fold_memories(self._settings, [deciding(self._topics, memory_key(bank_id, memory_id))])
@@ -184,21 +179,3 @@ def _unexpired(record: MemoryRecord | None) -> MemoryRecord | None:
     if record is None or (record.memory.expires_at and record.memory.expires_at <= datetime.now(UTC)):
         return None
     return record
-
-
-def _page(
-    placed: list[tuple[Place, EntryT]], *, ascending: bool, limit: int, cursor: str | None
-) -> tuple[list[EntryT], str | None]:
-    """The entries behind the cursor, which says where the last page ended, whatever has come or
-    gone since.
-    """
-    placed.sort(key=itemgetter(0), reverse=not ascending)
-    if cursor is not None:
-        last = decode_cursor(cursor, _PLACE)
-        placed = [one for one in placed if (one[0] > last if ascending else one[0] < last)]
-    following = _cursor_after(placed[limit - 1][0]) if len(placed) > limit else None
-    return [entry for _, entry in placed[:limit]], following
-
-
-def _cursor_after(place: Place) -> str:
-    return encode_cursor(place[0].isoformat(), place[1])

@@ -8,7 +8,7 @@ from runfold_projections.memory import BankRecord, Head, Revision
 from runfold_schemas.memories import REVISION_TTL, Memory
 
 
-def left(revision: RevisionOptions | None, bank: BankRecord, now: datetime) -> dict[str, Any]:
+def revision_fields(revision: RevisionOptions | None, bank: BankRecord, now: datetime) -> dict[str, Any]:
     """What a change says of its revision, by the request and else by the bank."""
     given = revision or RevisionOptions()
     ttl = bank.config.revision_ttl_seconds

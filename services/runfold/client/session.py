@@ -1,36 +1,45 @@
-"""A session as it is read, what reads it, and what can be done with it."""
+"""A session as it is read, the readers of sessions, and the verbs of sessions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, Protocol, Unpack
 
 from runfold.client.appender import Position
+from runfold.client.envelope import Envelope
 from runfold_projections.run import RunRecord
 from runfold_projections.session import SessionRecord
 from runfold_schemas.data import Data
+from runfold_schemas.errors import SessionNotFoundError
 from runfold_schemas.events import AnyEvent
-from runfold_schemas.runs import ENDINGS
+from runfold_schemas.runs import ABOUT_THE_RUN, ENDINGS
+from runfold_schemas.sessions import app_scope, user_scope
+from runfold_schemas.topics import check_session_id
 
 
 @dataclass(frozen=True, slots=True)
 class EventsWanted:
-    """Which of a session's events to read: of these kinds, within these offsets, at this time or
-    later, only the last `newest` of them, and of those the first `limit`. What is None or empty
-    does not restrict. What happened to the run itself is only among them where its kind is named.
+    """Selects events of a session. A field that is None or empty does not restrict.
+
+    Of the events that match, the last `newest` are taken, and of those the first `limit`. Events
+    about the run itself (its opening, status, phase, labels) are only included if `types` names
+    them.
     """
 
     types: frozenset[str] = frozenset()
     first_offset: int = 0
     end_offset: int | None = None
+    """Exclusive."""
     since: datetime | None = None
-    """By the events' own timestamps, which are their producers' clocks."""
+    """Compared with the events' own timestamps, which are their producers' clocks."""
     newest: int | None = None
     limit: int | None = None
 
 
 class Logged(NamedTuple):
-    """An event as it is in the log; `log_time` is the broker's, in milliseconds since 1970."""
+    """An event as it is in the log. `log_time` is the broker's append time, in milliseconds since
+    1970; `outcome` is "accepted" or "late"; `value` is the event as JSON.
+    """
 
     offset: int
     log_time: int
@@ -40,15 +49,17 @@ class Logged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session as it was at one moment: everything before `next_offset` of its log is in it."""
+    """A session as it was at one moment, with everything before `next_offset` of its log."""
 
     record: SessionRecord
     run: RunRecord
     next_offset: int
     last_offset: int
-    """Of the last event that counts: what `expected_offset` is for who has seen the session so."""
+    """The offset of the last event that counts: pass it as `expected_offset` to append only if
+    nothing else was appended since.
+    """
     state: Mapping[str, Any]
-    """With the beginnings of its keys."""
+    """The session's own keys, and the shared keys with their prefixes `app:` and `user:`."""
     events: Sequence[Logged] = field(default=(), repr=False)
 
     @property
@@ -61,25 +72,25 @@ class Session:
 
     @property
     def updated_at(self) -> datetime:
-        """When its last event happened, or when its own facts were changed after that."""
-        said = self.run.updated_at or self.record.created_at
-        changed = self.record.changed_at
-        return max(said, changed) if changed > self.record.created_at else said
+        """The time of its last event, or of the last change of its labels, name or expiry if that
+        is later.
+        """
+        last_event_at = self.run.updated_at or self.record.created_at
+        changed_at = self.record.changed_at
+        return max(last_event_at, changed_at) if changed_at > self.record.created_at else last_event_at
 
 
 class SessionReader(Protocol):
-    """Where sessions are read. Each answer has everything that was acknowledged before it was asked
-    for.
-    """
+    """Reads sessions. Each answer includes everything that was acknowledged before the call."""
 
     async def find(self, session_id: str) -> SessionRecord | None:
-        """The session's own facts, also if it has expired."""
+        """The session's record, also if the session has expired."""
 
     async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
-        """The session with its state, and with its events if they are wanted."""
+        """The session with its state. With its events, unless `wanted` is None."""
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
-        """What these scopes hold, by key."""
+        """The values of these scopes, by key."""
 
     async def list(
         self,
@@ -93,13 +104,41 @@ class SessionReader(Protocol):
         """A page of sessions, the newest first, and the cursor of the next page."""
 
 
+async def existing(reader: SessionReader, session_id: str) -> SessionRecord:
+    """Raises `SessionNotFoundError`, also if the session has expired, and `InvalidIdError`."""
+    record = await reader.find(check_session_id(session_id))
+    if record is None or has_expired(record, datetime.now(UTC)):
+        raise SessionNotFoundError(session_id)
+    return record
+
+
 def has_expired(record: SessionRecord, now: datetime) -> bool:
     return record.expires_at is not None and record.expires_at <= now
 
 
+def shared_scopes(record: SessionRecord) -> list[str]:
+    """The scopes whose state the session shares with others."""
+    return [app_scope(record.app), user_scope(record.app, record.user)]
+
+
+def is_wanted(offset: int, event: AnyEvent, wanted: EventsWanted) -> bool:
+    """Whether the event matches, `newest` and `limit` aside."""
+    return (
+        offset >= wanted.first_offset
+        and (wanted.end_offset is None or offset < wanted.end_offset)
+        and is_shown(event.type, wanted.types)
+        and (wanted.since is None or event.timestamp >= wanted.since)
+    )
+
+
+def is_shown(kind: str, types: frozenset[str]) -> bool:
+    """Whether events of this kind are included. `types` is that of `EventsWanted`."""
+    return kind in types if types else kind not in ABOUT_THE_RUN
+
+
 class SessionVerbs(Protocol):
-    """What can be done with sessions, in this process or over HTTP. `Sessions` says what each of
-    them raises.
+    """The verbs of sessions. `Sessions` has them in this process and documents each; `HttpSessions`
+    has them over HTTP.
     """
 
     async def create(
@@ -112,6 +151,8 @@ class SessionVerbs(Protocol):
         labels: Mapping[str, str] | None = None,
         display_name: str | None = None,
         ttl: timedelta | None = None,
+        expires_at: datetime | None = None,
+        event_id: str | None = None,
     ) -> Session: ...
 
     async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session: ...
@@ -120,7 +161,9 @@ class SessionVerbs(Protocol):
 
     async def user_state(self, app: str, user: str) -> dict[str, Any]: ...
 
-    async def append(self, session_id: str, data: Data | AnyEvent, **envelope: Any) -> Position: ...
+    async def append(
+        self, session_id: str, data: Data | AnyEvent, **envelope: Unpack[Envelope]
+    ) -> Position: ...
 
     async def append_batch(self, session_id: str, batch: Iterable[Data | AnyEvent]) -> Sequence[Position]: ...
 
@@ -131,6 +174,7 @@ class SessionVerbs(Protocol):
         labels: Mapping[str, str] | None = None,
         display_name: str | None = None,
         ttl: timedelta | None = None,
+        expires_at: datetime | None = None,
     ) -> Session: ...
 
     async def end(self, session_id: str) -> Session: ...

@@ -1,15 +1,16 @@
 """Memories as JSON: what the routes are asked and answer."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from runfold.client.memory import Near, RevisionOptions
+from runfold.documents.fields import CreationId, Expiring
 from runfold.http.requests import RequestBody
 from runfold_projections.memory import BankRecord, MemoryRecord, Revision
 from runfold_schemas.codec import first_fault
-from runfold_schemas.data import DisplayName, Labels, Time, TtlSeconds
+from runfold_schemas.data import DisplayName, Labels
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import (
     NO_RUN,
@@ -24,26 +25,7 @@ from runfold_schemas.memories import (
 )
 
 
-class _Expiring(RequestBody):
-    """What may be given a time to live."""
-
-    ttl_seconds: TtlSeconds | None = None
-    expires_at: Time | None = None
-
-    @model_validator(mode="after")
-    def _has_one_expiry(self) -> Self:
-        if self.ttl_seconds is not None and self.expires_at is not None:
-            raise ValueError("either ttl_seconds or expires_at")
-        return self
-
-    def expiry(self) -> datetime | None:
-        """When it expires, counted from now where a time to live is given."""
-        if self.ttl_seconds is None:
-            return self.expires_at
-        return datetime.now(UTC) + timedelta(seconds=self.ttl_seconds)
-
-
-class RevisionWanted(_Expiring):
+class RevisionWanted(Expiring):
     """The revision that a change leaves. Without a time the bank decides, or it is kept for 365
     days.
     """
@@ -56,16 +38,18 @@ class RevisionWanted(_Expiring):
 
 
 class CreateBank(RequestBody):
-    """A bank to create. Without `bank_id` it gets a new one."""
+    """A bank to create. Without `bank_id` the bank gets a new id."""
 
     bank_id: str | None = None
+    event_id: CreationId = None
     config: BankConfig = BankConfig()
 
 
-class CreateMemory(_Expiring):
-    """A memory to create. Without `memory_id` it gets a new one."""
+class CreateMemory(Expiring):
+    """A memory to create. Without `memory_id` the memory gets a new id."""
 
     memory_id: MemoryId | None = None
+    event_id: CreationId = None
     fact: Fact
     scope: Scope
     topics: tuple[MemoryTopic, ...] = ()
@@ -84,7 +68,7 @@ class CreateMemory(_Expiring):
             raise InvalidEventError(message, field=field) from error
 
 
-class UpdateMemory(_Expiring):
+class UpdateMemory(Expiring):
     """What changes: fields that are not there stay as they are, null takes away what may be
     absent.
     """

@@ -12,34 +12,33 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from runfold.client.session import Logged, Session
-from runfold.http.requests import RequestBody
+from runfold.documents.fields import CreationId, Expiring
 from runfold_projections.run import RunRecord
 from runfold_projections.session import SessionRecord
-from runfold_schemas.data import DisplayName, Labels, TtlSeconds
+from runfold_schemas.data import DisplayName, Labels
 
 _AT_A_TIME = 200
 
 
-class CreateSession(RequestBody):
-    """A session to create. Without `session_id` it gets a new one."""
+class CreateSession(Expiring):
+    """A session to create. Without `session_id` the session gets a new id."""
 
     app: str
     user: str = ""
     session_id: str | None = None
+    event_id: CreationId = None
     state: dict[str, Any] = Field({})
     labels: Labels = Field({})
     display_name: DisplayName | None = None
-    ttl_seconds: TtlSeconds | None = None
 
 
-class UpdateSession(RequestBody):
-    """What changes: labels are merged over those there are, and the session expires `ttl_seconds`
-    from now.
+class UpdateSession(Expiring):
+    """The changes of a session. Labels are merged with the labels it has. A field that is missing or
+    null stays as it is.
     """
 
     labels: Labels | None = None
     display_name: DisplayName | None = None
-    ttl_seconds: TtlSeconds | None = None
 
 
 class SessionDocument(BaseModel):

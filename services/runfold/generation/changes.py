@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from runfold.client.memory_terms import left, with_expiry
+from runfold.client.memory_terms import revision_fields, with_expiry
 from runfold.generation.consolidation import Decision
 from runfold.generation.facts import topics_of
 from runfold.generation.options import GenerationOptions
@@ -39,7 +39,7 @@ def change_of(
     extracted = [ExtractedMemory(fact=source.text) for source in decision.sources]
     fields: dict[str, Any] = {
         "bank_id": bank.bank_id,
-        **left(options.revision(extracted, now), bank, now),
+        **revision_fields(options.revision(extracted, now), bank, now),
     }
     before = decision.before
     if before is None:

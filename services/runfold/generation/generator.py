@@ -82,7 +82,7 @@ class Generator:
         scope: Mapping[str, str] | None,
         source: Source,
         options: GenerationOptions | None = None,
-    ) -> list[ChangedMemory]:
+    ) -> Sequence[ChangedMemory]:
         """Generates memories, and returns the memories that were changed when they can be read.
 
         If the model has no answer, nothing is changed. After a `MemoryChangedError` or an

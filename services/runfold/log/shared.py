@@ -1,8 +1,6 @@
-"""The topics that many runs share: what is appended to them, and one partition read from its
-beginning.
-"""
+"""The topics that many runs share: appending to them, and reading one partition from its beginning."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from runfold.log.catalog import partition_of
@@ -11,37 +9,86 @@ from runfold.log.reader import read
 from runfold.log.settings import LogSettings
 from runfold_projections.memory import bank_event, memory_event
 from runfold_projections.session import shared_event
-from runfold_projections.state import Forward, changes_shared, fits, forwards
+from runfold_projections.state import FORWARD_BYTES_MAX, Forward, changes_shared, forwards
 from runfold_schemas.codec import Record, encode, headers
 from runfold_schemas.errors import EventTooLargeError, UndecodableError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.topics import CATALOG_PARTITIONS, RECORD_BYTES_MAX, Partition, Topics
 
 
-async def send_shared(publisher: Publisher, settings: LogSettings, forward: Forward) -> Ack:
-    """Hands over an event to the topic and the partition that decide its key. Raises
-    `EventTooLargeError` for one that the topic would refuse.
+class SharedRecord(NamedTuple):
+    """An encoded event with the partition that decides its key."""
+
+    at: Partition
+    record: Outgoing
+
+    @property
+    def value_bytes(self) -> int:
+        """The length of the encoded event."""
+        return len(self.record.value or b"")
+
+    @property
+    def can_be_forwarded(self) -> bool:
+        """Whether the event is small enough to be forwarded from a run. A number may be several
+        times longer in its new encoding.
+        """
+        return self.value_bytes <= FORWARD_BYTES_MAX
+
+
+def shared_record(settings: LogSettings, forward: Forward) -> SharedRecord:
+    """The record of an event for the topic and the partition that decide its key. Raises
+    `InvalidEventError` if JSON cannot carry the event exactly.
     """
-    at = deciding(Topics(settings.prefix), forward.key)
     record = Outgoing(
         key=forward.key.encode(),
         value=encode(forward.event),
         headers=headers(forward.event, source=settings.source),
     )
-    if (size := record_size(record)) > RECORD_BYTES_MAX:
+    return SharedRecord(deciding(Topics(settings.prefix), forward.key), record)
+
+
+def records_to_forward(
+    settings: LogSettings, events: Iterable[AnyEvent], *, app: str, user: str | None
+) -> list[SharedRecord]:
+    """The records of what these events of a run change of shared state, of memories and of banks."""
+    return [
+        shared_record(settings, forward)
+        for event in events
+        if changes_shared(event)
+        for forward in forwards(event, app=app, user=user)
+    ]
+
+
+async def send(publisher: Publisher, shared: SharedRecord) -> Ack:
+    """Hands a record over to the publisher. Raises `EventTooLargeError` if the topic would refuse
+    it.
+    """
+    if (size := record_size(shared.record)) > RECORD_BYTES_MAX:
         raise EventTooLargeError(size=size, limit=RECORD_BYTES_MAX)
-    return await publisher.send(at.topic, record, partition=at.partition)
+    return await publisher.send(shared.at.topic, shared.record, partition=shared.at.partition)
+
+
+async def send_shared(publisher: Publisher, settings: LogSettings, forward: Forward) -> Ack:
+    """Encodes an event and hands it over to the publisher. Raises `EventTooLargeError` if the topic
+    would refuse it.
+    """
+    return await send(publisher, shared_record(settings, forward))
+
+
+async def deliver(publisher: Publisher, records: Sequence[SharedRecord]) -> None:
+    """Returns when all of the records are durable."""
+    for ack in [await send(publisher, record) for record in records]:
+        await publisher.wait(ack)
 
 
 async def forward(
     publisher: Publisher, settings: LogSettings, events: Iterable[AnyEvent], *, app: str, user: str | None
 ) -> None:
-    """Tells those who decide it what these events of a run change that others share."""
-    changes = [
-        one for event in events if changes_shared(event) for one in forwards(event, app=app, user=user)
-    ]
-    for ack in [await send_shared(publisher, settings, one) for one in changes if fits(one)]:
-        await publisher.wait(ack)
+    """Forwards what these events of a run change of shared state, of memories and of banks. A
+    change that is too large to be forwarded stays in the run's log and changes nothing else.
+    """
+    records = records_to_forward(settings, events, app=app, user=user)
+    await deliver(publisher, [record for record in records if record.can_be_forwarded])
 
 
 class Keyed(NamedTuple):
@@ -56,25 +103,25 @@ class Keyed(NamedTuple):
 
 
 async def read_counting(settings: LogSettings, at: Partition) -> AsyncIterator[Keyed]:
-    """The events of one partition that count, up to its end as it is now: an event counts once
-    under its key, however often it comes. What cannot be decoded the projector keeps as a dead
-    letter.
+    """The events of one partition that count, up to its end as it is now. An event counts once
+    under its key, even if it was sent several times. Undecodable records are left out; the
+    projector keeps them as dead letters.
     """
     seen: set[tuple[str, str]] = set()
     async for records in read(settings, at.topic, partition=at.partition):
         for record in records:
             try:
-                one = decided_event(record, at)
+                keyed = decided_event(record, at)
             except UndecodableError:
                 continue
-            if (one.key, one.event.event_id) not in seen:
-                seen.add((one.key, one.event.event_id))
-                yield one
+            if (keyed.key, keyed.event.event_id) not in seen:
+                seen.add((keyed.key, keyed.event.event_id))
+                yield keyed
 
 
 def decided_event(record: Record, at: Partition) -> Keyed:
-    """The event of a record of that partition. Raises `UndecodableError` also where the key belongs
-    to another one: what is in the wrong partition has no place in the key's order.
+    """The event of a record of that partition. Raises `UndecodableError` also if the key belongs to
+    another partition: such a record has no place in the order of its key.
     """
     key, event = _DECODERS[at.topic.rpartition(".")[2]](record)
     if partition_of(key) != at.partition:

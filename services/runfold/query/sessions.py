@@ -10,8 +10,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from runfold.client.session import EventsWanted, Logged, Session
-from runfold.client.session_log import is_shown, is_wanted, shared_scopes
+from runfold.client.session import EventsWanted, Logged, Session, is_shown, is_wanted, shared_scopes
 from runfold.log.reader import LogGoneError
 from runfold.log.shared import deciding
 from runfold.query.history import History, Slice, SnapshotHistory

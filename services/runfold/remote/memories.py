@@ -1,23 +1,25 @@
-"""Memories over HTTP: the verbs of `Memories`, and generation, for whoever speaks to Runfold's API
-and not to Kafka.
+"""Memories over HTTP: the verbs of `Memories` and of generation, for clients that reach Runfold's API
+and not Kafka.
 
     async with HttpMemories("http://127.0.0.1:8080") as memories:
         await memories.create_bank("travel")
         await memories.create("travel", Memory(fact="Prefers window seats", scope={"user": "ann"}))
         near = await memories.nearest("travel", {"user": "ann"}, "Where does she like to sit?")
 
-Errors are those of `Memories`, with their facts. Nothing is sent a second time by itself. What is a
-function in Python cannot be asked over HTTP: `MemoriesWanted.matches` is refused.
+The errors are those of `Memories`, with the same attributes. No request is sent a second time by
+itself. After an `UnavailableError`, a create that is repeated with the same `event_id` counts once.
+A filter in Python cannot be sent over HTTP: `matches` raises `InvalidEventError`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydantic_core import PydanticSerializationError, to_json
 
 from runfold.client.appender import Position
-from runfold.client.memories import Memories, check_fields
+from runfold.client.memories import Memories
 from runfold.client.memory import MemoriesWanted, MemoryVerbs, Near, RevisionOptions
+from runfold.client.memory_changes import check_fields
 from runfold.documents.generation import GeneratedMemories, StreamPosition
 from runfold.documents.memories import (
     BankDocument,
@@ -46,18 +48,18 @@ from runfold_schemas.memories import BankConfig, Memory
 from runfold_schemas.topics import check_id
 
 _GENERATION_SECONDS: Final = 300.0
-"""For a request that waits for a language model, which may be asked twice."""
+"""How long to wait for an answer that needs a language model, which may be asked twice."""
 
 
 class HttpMemories:
-    """It connects with the first call. Leave its `async with` block, or call `close`, when it is
-    not needed any more.
+    """The verbs of memories over HTTP. It connects with the first call. Leave its `async with` block
+    or call `close` at the end.
 
     Args:
-        url: where Runfold's API is, with the path that a gateway may put before it.
-        timeout_seconds: how long to wait for the server at any step of a call.
-        generation_timeout_seconds: the same, where a language model may be asked.
-        headers: sent with every request, for a gateway's authorization.
+        url: the address of Runfold's API, with the path that a gateway may put before it.
+        timeout_seconds: how long to wait for the server at each step of a call.
+        generation_timeout_seconds: the same for calls that may ask a language model.
+        headers: sent with every request, for example the authorization of a gateway.
     """
 
     def __init__(
@@ -84,12 +86,18 @@ class HttpMemories:
 
     # Banks.
 
-    async def create_bank(self, bank_id: str | None = None, config: BankConfig | None = None) -> BankRecord:
+    async def create_bank(
+        self,
+        bank_id: str | None = None,
+        config: BankConfig | None = None,
+        *,
+        event_id: str | None = None,
+    ) -> BankRecord:
         """As `Memories.create_bank`."""
         if bank_id is not None:
             check_id(bank_id, name="bank_id")
-        asked = {"bank_id": bank_id, "config": config or BankConfig()}
-        return _bank(await self._client.call("POST", "banks", json=_json(asked)))
+        request = {"bank_id": bank_id, "config": config or BankConfig(), **_creation(event_id)}
+        return _bank(await self._client.call("POST", "banks", json=_json(request)))
 
     async def bank(self, bank_id: str) -> BankRecord:
         """As `Memories.bank`."""
@@ -98,7 +106,7 @@ class HttpMemories:
     async def banks(
         self, *, limit: int = 50, cursor: str | None = None
     ) -> tuple[Sequence[BankRecord], str | None]:
-        """As `Memories.banks`, up to 1,000 at a time."""
+        """As `Memories.banks`, with a `limit` up to 1,000."""
         body = await self._client.call("GET", "banks", params=_paging(limit, cursor))
         page = BankPage.model_validate_json(body)
         return [document.record() for document in page.banks], page.next_cursor
@@ -121,10 +129,16 @@ class HttpMemories:
         *,
         memory_id: str | None = None,
         revision: RevisionOptions | None = None,
+        event_id: str | None = None,
     ) -> MemoryRecord:
         """As `Memories.create`."""
-        asked = {**dict(memory), "memory_id": memory_id, "revision": _revision(revision)}
-        return _memory(await self._client.call("POST", f"{_path(bank_id)}/memories", json=_json(asked)))
+        request = {
+            **dict(memory),
+            "memory_id": memory_id,
+            "revision": _revision(revision),
+            **_creation(event_id),
+        }
+        return _memory(await self._client.call("POST", f"{_path(bank_id)}/memories", json=_json(request)))
 
     async def get(self, bank_id: str, memory_id: str) -> MemoryRecord:
         """As `Memories.get`."""
@@ -138,7 +152,7 @@ class HttpMemories:
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[Sequence[MemoryRecord], str | None]:
-        """As `Memories.list`, up to 1,000 at a time. A key of a scope must be without a colon."""
+        """As `Memories.list`, with a `limit` up to 1,000. A key of `scope` must not contain a colon."""
         wanted = _said(wanted)
         parameters = {"order": wanted.order, "ascending": wanted.ascending, **_paging(limit, cursor)}
         parameters["scope"] = pairs(wanted.scope or {}, field="scope")
@@ -156,8 +170,8 @@ class HttpMemories:
     ) -> MemoryRecord:
         """As `Memories.update`."""
         check_fields(Memory, changes)
-        asked = {**changes, "revision": _revision(revision)}
-        return _memory(await self._client.call("PATCH", _path(bank_id, memory_id), json=_json(asked)))
+        request = {**changes, "revision": _revision(revision)}
+        return _memory(await self._client.call("PATCH", _path(bank_id, memory_id), json=_json(request)))
 
     async def delete(self, bank_id: str, memory_id: str, *, revision: RevisionOptions | None = None) -> None:
         """As `Memories.delete`."""
@@ -172,23 +186,33 @@ class HttpMemories:
         revision: RevisionOptions | None = None,
     ) -> MemoryRecord:
         """As `Memories.rollback`."""
-        asked = {"revision_id": revision_id, "revision": _revision(revision)}
+        request = {"revision_id": revision_id, "revision": _revision(revision)}
         path = f"{_path(bank_id, memory_id)}/rollback"
-        return _memory(await self._client.call("POST", path, json=_json(asked)))
+        return _memory(await self._client.call("POST", path, json=_json(request)))
 
     async def purge(self, bank_id: str, wanted: MemoriesWanted | None = None, *, force: bool = True) -> int:
         """As `Memories.purge`."""
-        asked = {"scope": _said(wanted).scope, "force": force}
-        body = await self._client.call("POST", f"{_path(bank_id)}/memories/purge", json=_json(asked))
+        request = {"scope": _said(wanted).scope, "force": force}
+        body = await self._client.call("POST", f"{_path(bank_id)}/memories/purge", json=_json(request))
         return Purged.model_validate_json(body).count
 
     async def nearest(
-        self, bank_id: str, scope: Mapping[str, str], query: str, *, limit: int = 3
+        self,
+        bank_id: str,
+        scope: Mapping[str, str],
+        query: str,
+        *,
+        limit: int = 3,
+        matches: Callable[[MemoryRecord], bool] | None = None,
     ) -> Sequence[Near]:
-        """As `Memories.nearest`, up to 100, and of a query that is not empty."""
-        asked = {"scope": dict(scope), "query": query, "limit": limit}
-        body = await self._client.call("POST", f"{_path(bank_id)}/memories/retrieve", json=_json(asked))
-        return [one.near() for one in Retrieved.model_validate_json(body).retrieved]
+        """As `Memories.nearest`, with a `limit` up to 100 and a query that is not empty. Raises
+        `InvalidEventError` for `matches`.
+        """
+        if matches is not None:
+            raise _no_filter()
+        request = {"scope": dict(scope), "query": query, "limit": limit}
+        body = await self._client.call("POST", f"{_path(bank_id)}/memories/retrieve", json=_json(request))
+        return [near.near() for near in Retrieved.model_validate_json(body).retrieved]
 
     # Revisions.
 
@@ -201,7 +225,7 @@ class HttpMemories:
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[Sequence[Revision], str | None]:
-        """As `Memories.revisions`, up to 1,000 at a time. A label's key must be without a colon."""
+        """As `Memories.revisions`, with a `limit` up to 1,000. A label's key must not contain a colon."""
         parameters = {**_paging(limit, cursor), "label": pairs(labels or {}, field="label")}
         body = await self._client.call("GET", f"{_path(bank_id, memory_id)}/revisions", params=parameters)
         page = RevisionPage.model_validate_json(body)
@@ -222,9 +246,9 @@ class HttpMemories:
         options: GenerationOptions | None = None,
     ) -> Sequence[ChangedMemory]:
         """As `Generator.generate`."""
-        asked = {"scope": scope or None, **_source(source), **_options(options)}
+        request = {"scope": scope or None, **_source(source), **_options(options)}
         path = f"{_path(bank_id)}/memories/generate"
-        body = await self._client.call("POST", path, json=_json(asked), timeout=self._generation_seconds)
+        body = await self._client.call("POST", path, json=_json(request), timeout=self._generation_seconds)
         return [one.outcome() for one in GeneratedMemories.model_validate_json(body).generated]
 
     async def ingest(
@@ -239,7 +263,7 @@ class HttpMemories:
         force_flush: bool = False,
     ) -> Position | None:
         """As `IngestStreams.ingest`."""
-        asked = {
+        request = {
             "stream_id": stream_id,
             "scope": dict(scope),
             "contents": contents,
@@ -248,7 +272,7 @@ class HttpMemories:
             **_options(options),
         }
         path = f"{_path(bank_id)}/memories/ingest"
-        body = await self._client.call("POST", path, json=_json(asked), timeout=self._generation_seconds)
+        body = await self._client.call("POST", path, json=_json(request), timeout=self._generation_seconds)
         said = StreamPosition.model_validate_json(body)
         return Position(said.run_id, said.offset) if said.offset is not None else None
 
@@ -266,17 +290,25 @@ def _said(wanted: MemoriesWanted | None) -> MemoriesWanted:
     """What is wanted, as far as HTTP has words for it. Raises `InvalidEventError`."""
     wanted = wanted or MemoriesWanted()
     if wanted.matches is not None:
-        raise InvalidEventError("matches: a filter in Python cannot be asked over HTTP", field="matches")
+        raise _no_filter()
     if wanted.scope is not None and not wanted.scope:
-        raise InvalidEventError("scope: it has no pairs, and no memory has such a one", field="scope")
+        raise InvalidEventError("scope: it is empty, and no memory has an empty scope", field="scope")
     return wanted
+
+
+def _no_filter() -> InvalidEventError:
+    return InvalidEventError("matches: a filter in Python cannot be sent over HTTP", field="matches")
+
+
+def _creation(event_id: str | None) -> dict[str, str]:
+    return {} if event_id is None else {"event_id": event_id}
 
 
 def _revision(options: RevisionOptions | None) -> dict[str, Any]:
     if options is None:
         return {}
     if options.extracted:
-        raise InvalidEventError("extracted: only a generation says it", field="extracted")
+        raise InvalidEventError("extracted: only a generation of memories sets it", field="extracted")
     return {"disabled": options.disabled, "labels": dict(options.labels), "expires_at": options.expires_at}
 
 

@@ -1,44 +1,45 @@
-"""Sessions over HTTP: the verbs of `Sessions`, for whoever speaks to Runfold's API and not to
-Kafka.
+"""Sessions over HTTP: the verbs of `Sessions`, for clients that reach Runfold's API and not Kafka.
 
     async with HttpSessions("http://127.0.0.1:8080") as sessions:
         session = await sessions.create(app="shop", user="u-1")
         await sessions.append(session.session_id, UserMessage(message="Hello"))
 
-Errors are those of `Sessions`, with their facts. Nothing is sent a second time by itself: an append
-that ended in an `UnavailableError` may be repeated with the same `event_id`, and counts once.
+The errors are those of `Sessions`, with the same attributes. No request is sent a second time by
+itself. After an `UnavailableError`, an append or a create that is repeated with the same `event_id`
+counts once.
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from runfold.client.appender import Position
+from runfold.client.envelope import Envelope, event_of, naming_index
 from runfold.client.session import EventsWanted, Session, SessionVerbs
-from runfold.client.sessions import Sessions, checked_state
+from runfold.client.session_state import check_state, naming_state_key
+from runfold.client.sessions import Sessions
 from runfold.documents.sessions import session_of, session_of_lines, sessions_of
-from runfold.ids import new_event_id
 from runfold.remote.api_client import HttpClient, pairs, quoted
-from runfold_schemas.codec import encode, new_event
+from runfold_projections.state import without_temporary
+from runfold_schemas.codec import encode
 from runfold_schemas.data import Data
-from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.topics import check_id, check_session_id
 
 _LINES: Final = {"Accept": "application/x-ndjson"}
 _ANY_RUN: Final = "-"
-"""The server knows the session's run; an event of ours is only checked with this one."""
+"""The run of an event before it is sent without one: the server knows the run of the session."""
 
 
 class HttpSessions:
-    """It connects with the first call. Leave its `async with` block, or call `close`, when it is
-    not needed any more.
+    """The verbs of sessions over HTTP. It connects with the first call. Leave its `async with` block
+    or call `close` at the end.
 
     Args:
-        url: where Runfold's API is, with the path that a gateway may put before it.
-        timeout_seconds: how long to wait for the server at any step of a call.
-        headers: sent with every request, for a gateway's authorization.
+        url: the address of Runfold's API, with the path that a gateway may put before it.
+        timeout_seconds: how long to wait for the server at each step of a call.
+        headers: sent with every request, for example the authorization of a gateway.
     """
 
     def __init__(
@@ -67,20 +68,23 @@ class HttpSessions:
         labels: Mapping[str, str] | None = None,
         display_name: str | None = None,
         ttl: timedelta | None = None,
+        expires_at: datetime | None = None,
+        event_id: str | None = None,
     ) -> Session:
         """As `Sessions.create`."""
         check_id(app, name="app")
         if session_id is not None:
             check_session_id(session_id)
-        asked = {
+        request = {
             "app": app,
             "user": user,
             "session_id": session_id,
-            "state": checked_state(state or {}, field="state"),
+            "state": without_temporary(state or {}),
             "labels": dict(labels or {}),
-            **_said(display_name, ttl),
+            **({"event_id": event_id} if event_id is not None else {}),
+            **_changes(display_name, ttl, expires_at),
         }
-        return session_of(await self._client.call("POST", "sessions", json=_dumped(asked)))
+        return session_of(await self._client.call("POST", "sessions", json=_dumped(request)))
 
     async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session:
         """As `Sessions.view`. An event's bytes are those of the log, but for line breaks between
@@ -99,20 +103,20 @@ class HttpSessions:
         path = f"apps/{quoted(check_id(app, name='app'))}/users/{quoted(user)}/state"
         return _state(await self._client.call("GET", path))
 
-    async def append(self, session_id: str, data: Data | AnyEvent, **envelope: Any) -> Position:
+    async def append(self, session_id: str, data: Data | AnyEvent, **envelope: Unpack[Envelope]) -> Position:
         """As `Sessions.append`."""
         content = _event_json(data, **envelope)
-        said = json.loads(await self._client.call("POST", f"{_path(session_id)}/events", json=content))
-        return _position(said, said)
+        answer = json.loads(await self._client.call("POST", f"{_path(session_id)}/events", json=content))
+        return _position(answer, answer)
 
-    async def append_batch(self, session_id: str, batch: Iterable[Data | AnyEvent]) -> list[Position]:
+    async def append_batch(self, session_id: str, batch: Iterable[Data | AnyEvent]) -> Sequence[Position]:
         """As `Sessions.append_batch`."""
         content = b"[%b]" % b",".join(_at(index, data) for index, data in enumerate(batch))
         if content == b"[]":
             await self.view(session_id)
             return []
-        said = json.loads(await self._client.call("POST", f"{_path(session_id)}/events", json=content))
-        return [_position(said, one) for one in said["positions"]]
+        answer = json.loads(await self._client.call("POST", f"{_path(session_id)}/events", json=content))
+        return [_position(answer, position) for position in answer["positions"]]
 
     async def update(
         self,
@@ -121,10 +125,11 @@ class HttpSessions:
         labels: Mapping[str, str] | None = None,
         display_name: str | None = None,
         ttl: timedelta | None = None,
+        expires_at: datetime | None = None,
     ) -> Session:
         """As `Sessions.update`."""
-        asked = {**({"labels": dict(labels)} if labels else {}), **_said(display_name, ttl)}
-        return session_of(await self._client.call("PATCH", _path(session_id), json=_dumped(asked)))
+        changes = {**({"labels": dict(labels)} if labels else {}), **_changes(display_name, ttl, expires_at)}
+        return session_of(await self._client.call("PATCH", _path(session_id), json=_dumped(changes)))
 
     async def end(self, session_id: str) -> Session:
         """As `Sessions.end`."""
@@ -142,46 +147,45 @@ class HttpSessions:
         labels: Mapping[str, str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
-    ) -> tuple[list[Session], str | None]:
-        """As `Sessions.list`, up to 1,000 at a time, and fewer than `limit` of large ones. A
-        label's key must be without a colon.
+    ) -> tuple[Sequence[Session], str | None]:
+        """As `Sessions.list`, with a `limit` up to 1,000. A page of large sessions holds fewer than
+        `limit`. The key of a label must not contain a colon.
         """
-        asked = {"app": app, "user": user, "cursor": cursor, "limit": limit}
-        parameters = {name: value for name, value in asked.items() if value is not None}
+        filters = {"app": app, "user": user, "cursor": cursor, "limit": limit}
+        parameters = {name: value for name, value in filters.items() if value is not None}
         labeled = {**parameters, "label": pairs(labels or {}, field="label")}
         return sessions_of(await self._client.call("GET", "sessions", params=labeled))
 
 
-def _event_json(data: Data | AnyEvent, **envelope: Any) -> bytes:
-    if not isinstance(data, Data):
-        encode(event := _stored(data))
-        return event.model_dump_json(exclude_unset=True).encode()
-    given = {name: value for name, value in envelope.items() if value is not None}
-    filled = {"event_id": new_event_id(), "timestamp": datetime.now(UTC), "run_id": _ANY_RUN}
-    encode(event := _stored(new_event(data, **{**filled, **given})))
-    return event.model_dump_json(exclude_unset=True, exclude={"run_id"}).encode()
-
-
-def _stored(event: AnyEvent) -> AnyEvent:
-    if not event.state_delta:
-        return event
-    return event.model_copy(update={"state_delta": checked_state(event.state_delta)})
+def _event_json(data: Data | AnyEvent, **envelope: Unpack[Envelope]) -> bytes:
+    """The event as JSON, encoded and checked once. Without a run, if it was made here."""
+    event = event_of(data, _ANY_RUN, **envelope)
+    if event.state_delta:
+        event = event.model_copy(update={"state_delta": without_temporary(event.state_delta)})
+    with naming_state_key([event.state_delta]):
+        value = encode(event)
+    if isinstance(data, Data):
+        # The first two fields of every event are its id, which is a UUID, and its run.
+        head, run, rest = value.partition(b',"run_id":"%b"' % _ANY_RUN.encode())
+        assert run
+        value = head + rest
+    return value
 
 
 def _at(index: int, data: Data | AnyEvent) -> bytes:
-    try:
+    with naming_index(index):
         return _event_json(data)
-    except InvalidEventError as error:
-        raise InvalidEventError(error.args[0], field=error.field, index=index) from error
 
 
-def _position(said: Mapping[str, Any], one: Mapping[str, Any]) -> Position:
-    return Position(said["run_id"], one["offset"], one.get("is_duplicate", False))
+def _position(answer: Mapping[str, Any], position: Mapping[str, Any]) -> Position:
+    return Position(answer["run_id"], position["offset"], position.get("is_duplicate", False))
 
 
-def _said(display_name: str | None, ttl: timedelta | None) -> dict[str, Any]:
-    said: dict[str, Any] = {"display_name": display_name} if display_name is not None else {}
-    return {**said, "ttl_seconds": ttl.total_seconds()} if ttl is not None else said
+def _changes(display_name: str | None, ttl: timedelta | None, expires_at: datetime | None) -> dict[str, Any]:
+    changes: dict[str, Any] = {"display_name": display_name} if display_name is not None else {}
+    if ttl is not None:
+        return {**changes, "ttl_seconds": ttl.total_seconds()}
+    return {**changes, "expires_at": expires_at.isoformat()} if expires_at is not None else changes
 
 
 def _parameters(wanted: EventsWanted) -> dict[str, Any]:
@@ -205,8 +209,18 @@ def _path(session_id: str) -> str:
     return f"sessions/{quoted(check_session_id(session_id))}"
 
 
-def _dumped(value: Any) -> bytes:
-    return json.dumps(value).encode()
+def _dumped(request: Mapping[str, Any]) -> bytes:
+    """The request as JSON. Raises `InvalidEventError` naming the key of `state` whose value JSON
+    cannot carry exactly.
+    """
+    try:
+        text = json.dumps(request, allow_nan=False)
+        survives = json.loads(text) == request
+    except (TypeError, ValueError, RecursionError):
+        survives = False
+    if not survives:
+        check_state(request.get("state", {}), field="state")
+    return (text if survives else json.dumps(request)).encode()
 
 
 if TYPE_CHECKING:

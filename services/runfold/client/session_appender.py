@@ -1,0 +1,198 @@
+"""Appending to sessions, with the shared state that this changes.
+
+A session that was appended to stays open here, so the next append reads nothing. The session is
+looked up anew after a while, because another process may have let it expire.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from runfold.client.appender import Appender, Position
+from runfold.client.connection import LogConnection
+from runfold.client.envelope import Envelope, event_of, naming_index
+from runfold.client.session import SessionReader, existing, has_expired
+from runfold.client.session_state import naming_state_key
+from runfold.log.settings import LogSettings
+from runfold.log.shared import SharedRecord, deliver, records_to_forward
+from runfold_projections.session import SessionRecord, life_of
+from runfold_projections.state import FORWARD_BYTES_MAX, without_temporary
+from runfold_schemas.data import Data
+from runfold_schemas.errors import (
+    EventTooLargeError,
+    RejectedError,
+    RunEndedError,
+    SessionEndedError,
+    SessionNotFoundError,
+)
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.runs import RunCompleted
+
+_LOOK_UP_SECONDS: Final = 2.0
+
+_OPEN_MAX: Final = 10_000
+
+
+@dataclass(slots=True)
+class OpenSession:
+    """A session that can be appended to without a look-up."""
+
+    record: SessionRecord
+    run: Appender
+    next_offset: int
+    """The end of the log when it was last known, at which the session had not ended."""
+    looked_up_at: float
+    """By the monotonic clock, in seconds."""
+
+
+class SessionAppender:
+    """Keeps the sessions open that were used last."""
+
+    def __init__(self, connection: LogConnection, reader: SessionReader) -> None:
+        self._connection = connection
+        self._reader = reader
+        self._open: OrderedDict[str, OpenSession] = OrderedDict()
+
+    async def opened(self, session_id: str) -> OpenSession:
+        """The session, looked up if it is not open. Raises `SessionNotFoundError`,
+        `SessionEndedError`.
+        """
+        known = self._open.get(session_id)
+        if known is not None and self._is_current(known):
+            self._open.move_to_end(session_id)
+            return known
+        return await self.open_as(await existing(self._reader, session_id))
+
+    async def open_as(self, record: SessionRecord) -> OpenSession:
+        """Opens the session of a record that was read just now. Raises `SessionEndedError`."""
+        known = self._open.get(record.session_id)
+        if known is not None and known.run.run_id == record.run_id:
+            return self.keep(record, known.run, known.next_offset)
+        session = await self._reader.view(record, None)
+        if session.ended:
+            raise SessionEndedError(record.session_id)
+        life = await self._connection.catalog.lookup(record.run_id) or life_of(record)
+        return self.keep(record, self._connection.appender_of(life), session.next_offset)
+
+    def keep(self, record: SessionRecord, run: Appender, next_offset: int) -> OpenSession:
+        """Keeps the session open: its log ends at `next_offset`."""
+        opened = self._open[record.session_id] = OpenSession(record, run, next_offset, time.monotonic())
+        if len(self._open) > _OPEN_MAX:
+            self._open.popitem(last=False)
+        return opened
+
+    def close(self, session_id: str) -> None:
+        self._open.pop(session_id, None)
+
+    async def append(
+        self, session_id: str, batch: Sequence[Data | AnyEvent], envelope: Envelope
+    ) -> list[Position]:
+        """Appends `batch` as one record batch, and returns when it is durable with its changes of
+        shared state.
+        """
+        opened = await self.opened(session_id)
+        try:
+            return await self._append(opened, _events(opened, batch, envelope))
+        except SessionNotFoundError:
+            if "expected_offset" in envelope or not all(isinstance(data, Data) for data in batch):
+                raise  # the events belong to that life of the session alone
+        # Another process has deleted the session, and has perhaps created it anew.
+        opened = await self.opened(session_id)
+        return await self._append(opened, _events(opened, batch, envelope))
+
+    async def end(self, record: SessionRecord) -> None:
+        """Completes the run of the session. Raises `SessionEndedError`, `SessionNotFoundError`."""
+        opened = await self.open_as(record)
+        async with self._session_errors(opened):
+            try:
+                await opened.run.append(RunCompleted())
+            except RejectedError as error:
+                raise RunEndedError(opened.run.run_id) from error
+
+    async def _append(self, opened: OpenSession, events: Sequence[AnyEvent]) -> list[Position]:
+        if not events:
+            return []
+        record = opened.record
+        async with self._session_errors(opened):
+            with naming_state_key(event.state_delta for event in events):
+                shared = forwarding(self._connection.settings, events, app=record.app, user=record.user)
+                if len(events) == 1:
+                    positions = [await opened.run.append(events[0])]
+                else:
+                    positions = await opened.run.append_batch(events)
+            await self._check_not_late(opened, positions)
+        await deliver(self._connection.publisher, shared)
+        return positions
+
+    async def _check_not_late(self, opened: OpenSession, positions: Sequence[Position]) -> None:
+        """Raises `RunEndedError` if the session ended before these events. The log accepts events
+        after an ending as late events. So if another process has appended since, the log is read
+        for an ending.
+        """
+        first_offset, known = positions[0].offset, opened.next_offset
+        opened.next_offset = max(known, first_offset + len(positions))
+        if first_offset > known and await opened.run.log.ended_before(first_offset, not_before=known):
+            raise RunEndedError(opened.run.run_id)
+
+    @asynccontextmanager
+    async def _session_errors(self, opened: OpenSession) -> AsyncIterator[None]:
+        """A `RunEndedError` inside means that the session has ended or was deleted, because a
+        deletion ends the run first.
+        """
+        try:
+            yield
+        except RunEndedError as error:
+            session_id = opened.record.session_id
+            record = await self._reader.find(session_id)
+            if record is not None and record.run_id == opened.record.run_id:
+                raise SessionEndedError(session_id) from error
+            self.close(session_id)
+            raise SessionNotFoundError(session_id) from error
+
+    def _is_current(self, opened: OpenSession) -> bool:
+        life = self._connection.catalog.peek(opened.run.run_id)
+        return (
+            (life is None or not life.deleted)
+            and time.monotonic() - opened.looked_up_at < _LOOK_UP_SECONDS
+            and not has_expired(opened.record, datetime.now(UTC))
+        )
+
+
+def forwarding(
+    settings: LogSettings, events: Sequence[AnyEvent], *, app: str, user: str
+) -> list[SharedRecord]:
+    """The records of what the events change of shared state. Raises `EventTooLargeError` if one of
+    them could not be forwarded.
+    """
+    records = records_to_forward(settings, events, app=app, user=user)
+    for record in records:
+        if not record.can_be_forwarded:
+            raise EventTooLargeError(size=record.value_bytes, limit=FORWARD_BYTES_MAX)
+    return records
+
+
+def _events(opened: OpenSession, batch: Sequence[Data | AnyEvent], envelope: Envelope) -> list[AnyEvent]:
+    if len(batch) == 1:
+        return [_event(opened, batch[0], envelope)]
+    events: list[AnyEvent] = []
+    for index, data in enumerate(batch):
+        with naming_index(index):
+            events.append(_event(opened, data, envelope))
+    return events
+
+
+def _event(opened: OpenSession, data: Data | AnyEvent, envelope: Envelope) -> AnyEvent:
+    """The event as it is stored, without temporary state. Raises `RejectedError` for an event of
+    an earlier life of the session.
+    """
+    event = event_of(data, opened.run.run_id, **envelope)
+    if event.run_id != opened.run.run_id:
+        raise RejectedError(event.run_id, offset=-1, reason="its session was deleted, and created anew since")
+    stored = without_temporary(event.state_delta or {})
+    if len(stored) == len(event.state_delta or {}):
+        return event
+    return event.model_copy(update={"state_delta": stored})
