@@ -1,16 +1,16 @@
-"""What agents import: open a run, publish its events, read it back. Base dependencies only.
+"""The client: open runs, publish their events, read them back. It needs the base dependencies only.
 
     async with Runfold("127.0.0.1:9092") as runfold:
         async with runfold.run(agent_id="support", session_id="s-1") as run:
             await run.publish(UserMessage(message="Where is my parcel?"))
 
-Leaving the block completes the run; an exception fails it with the error.
+Leaving the block completes the run. An exception that leaves the block fails the run.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from runfold.client.connection import LogConnection
 from runfold.client.memories import Memories
@@ -36,22 +36,64 @@ from runfold_schemas.runs import RunOpened
 from runfold_schemas.topics import check_id, check_session_id
 
 
-class Runfold:
-    """A connection to the log. Use it as an async context manager; one serves a whole process and
-    any number of runs.
+class LogOptions(TypedDict, total=False):
+    """The settings of a connection besides address and prefix. `LogSettings` has their defaults."""
 
-    Args:
-        kafka: `bootstrap.servers`, host:port, several by comma.
-        prefix: the topics' common prefix; one prefix is one Runfold.
-        options: the other fields of `LogSettings`.
+    replication_factor: int
+    """Replicas of each new topic."""
+    min_insync_replicas: int
+    """Replicas that must have a record before it counts as durable."""
+    source: str
+    """The `ce_source` header of records that this client publishes: a URI reference."""
+    publish_timeout_seconds: float
+    """How long a publish waits for Kafka before it raises `UnavailableError`."""
+    park_seconds: float
+    """The shortest park time, in seconds, of any projector on this log."""
+    kafka_options: Mapping[str, Any]
+    """Options of every aiokafka client: `security_protocol`, `ssl_cafile`, `sasl_mechanism` and so
+    on.
     """
 
-    def __init__(self, kafka: str = "127.0.0.1:9092", *, prefix: str = "runfold", **options: Any) -> None:
+
+class RunOptions(TypedDict, total=False):
+    """The options of a run that is opened, besides its agent."""
+
+    run_id: str | None
+    """Up to 100 characters. By default a new UUIDv7."""
+    session_id: str | None
+    """The session that the run belongs to."""
+    turn_id: str | None
+    """The turn of events that are published without one of their own."""
+    labels: Mapping[str, str] | None
+    """Labels of the run, up to 64."""
+    pending: bool
+    """Whether the run waits for `Run.start`. By default it runs at once."""
+    started_at: datetime | None
+    """By default now."""
+
+
+class Runfold:
+    """A connection to Kafka. Use it as an async context manager. One connection serves a whole
+    process and any number of runs.
+
+    Args:
+        kafka: `bootstrap.servers`: host:port, several separated by commas.
+        prefix: the common prefix of all topics. Installations with different prefixes do not see
+            each other.
+        options: see `LogOptions`.
+
+    Entering it raises `UnavailableError` if Kafka does not answer, and `ConfigurationError` if the
+    broker has a setting that Runfold cannot work with.
+    """
+
+    def __init__(
+        self, kafka: str = "127.0.0.1:9092", *, prefix: str = "runfold", **options: Unpack[LogOptions]
+    ) -> None:
         self.connection = LogConnection(LogSettings(kafka=kafka, prefix=prefix, **options))
 
     @classmethod
     def of(cls, settings: LogSettings) -> Self:
-        """A connection with settings that are there already, as the services have them."""
+        """A connection with settings that exist already, for example those of a service."""
         return cls(**dict(settings))
 
     async def __aenter__(self) -> Self:
@@ -63,22 +105,22 @@ class Runfold:
 
     @property
     def sessions(self) -> Sessions:
-        """Sessions, read from the log alone, as this client reads everything."""
+        """The verbs of sessions. They read from the log alone, as all of this client does."""
         return Sessions(self.connection, LogSessionReader(self.connection))
 
     @property
     def memories(self) -> Memories:
-        """Memories, read from the log alone likewise: without similarity, which needs the
-        services.
+        """The verbs of memories and banks. They read from the log alone, so `nearest` raises
+        `ConfigurationError`.
         """
         return Memories(self.connection, LogMemoryReader(self.connection))
 
     @asynccontextmanager
-    async def run(self, *, agent_id: str, **options: Any) -> AsyncIterator[Run]:
-        """A run for the length of the block: completed when it is left, failed with the error when
-        an exception leaves it.
+    async def run(self, *, agent_id: str, **options: Unpack[RunOptions]) -> AsyncIterator[Run]:
+        """A run for the length of the block. Takes and raises what `open_run` does.
 
-        Takes what `open_run` takes.
+        Leaving the block completes the run. An exception that leaves the block fails the run with
+        the error.
         """
         run = await self.open_run(agent_id=agent_id, **options)
         try:
@@ -88,7 +130,8 @@ class Runfold:
             await _fail(run, error)
             raise
         if not run.ended:
-            # All else was published, so a refusal means that somebody else has ended the run.
+            # Everything else was published, so a refusal means that another client has ended the
+            # run.
             with suppress(RejectedError, RunEndedError):
                 await run.complete()
 
@@ -103,19 +146,19 @@ class Runfold:
         pending: bool = False,
         started_at: datetime | None = None,
     ) -> Run:
-        """Opens a run, or takes up the run of that id: opening twice is the same run. It starts
-        now, or at `started_at`.
+        """Opens a run, or returns the run that has this id already. `RunOptions` explains the
+        options.
 
-        Raises `RunConflictError` where the id belongs to another agent or session,
-        `InvalidIdError`, `InvalidEventError`, `UnavailableError`.
+        Raises `InvalidIdError`, `InvalidEventError`, `UnavailableError`, and `RunConflictError` if
+        the run of this id belongs to another agent or session.
         """
-        for name, given in (("agent_id", agent_id), ("run_id", run_id)):
-            if given is not None:
-                check_id(given, name=name)
+        for name, id_ in (("agent_id", agent_id), ("run_id", run_id)):
+            if id_ is not None:
+                check_id(id_, name=name)
         if session_id is not None:
             check_session_id(session_id)
-        standing = await self.connection.catalog.lookup(run_id) if run_id is not None else None
-        if standing is None:
+        existing = await self.connection.catalog.lookup(run_id) if run_id is not None else None
+        if existing is None:
             opened = Life(
                 run_id=run_id or str(uuid7()), log_id=new_log_id(), agent_id=agent_id, session_id=session_id
             )
@@ -128,12 +171,12 @@ class Runfold:
                 labels=labels or {},
             )
             await self._open_log(opened, opening, turn_id=turn_id, started_at=started_at)
-            # Only a given id can have been opened by somebody else meanwhile.
-            standing = await self._first_life(opened) if run_id is not None else opened
-            if standing is opened:
+            # Another client can only have opened the same run if the caller chose its id.
+            existing = await self._first_life(opened) if run_id is not None else opened
+            if existing is opened:
                 return self.connection.run_of(opened, turn_id=turn_id, is_new=True)
-        _check_owner(standing, agent_id=agent_id, session_id=session_id)
-        return self.connection.run_of(standing, turn_id=turn_id)
+        _check_owner(existing, agent_id=agent_id, session_id=session_id)
+        return self.connection.run_of(existing, turn_id=turn_id)
 
     async def get_run(self, run_id: str, *, turn_id: str | None = None) -> Run:
         """The run of that id, to publish to it or to read it. Raises `RunNotFoundError`,
@@ -146,20 +189,13 @@ class Runfold:
 
     async def session_runs(self, session_id: str) -> list[Run]:
         """The runs of a session, in the order of their opening. Reads the whole catalog."""
-        await self.connection.catalog.follow_all()
-        lives = sorted(
-            (life for life in self._standing_lives() if life.session_id == session_id),
-            key=lambda life: life.log_id,
-        )
-        return [self.connection.run_of(life) for life in lives]
+        return [run for run in await self.runs() if run.life.session_id == session_id]
 
     async def runs(self) -> list[Run]:
         """All runs, in the order of their opening. Reads the whole catalog."""
         await self.connection.catalog.follow_all()
-        return [
-            self.connection.run_of(life)
-            for life in sorted(self._standing_lives(), key=lambda life: life.log_id)
-        ]
+        lives = sorted(self._existing_lives(), key=lambda life: life.log_id)
+        return [self.connection.run_of(life) for life in lives]
 
     async def history(self, *, session_id: str | None = None) -> AsyncIterator[tuple[Run, Admitted]]:
         """The log of every run, or of a session's runs, one run after the other in the order of
@@ -169,19 +205,19 @@ class Runfold:
             async for admitted in run.history():
                 yield run, admitted
 
-    def _standing_lives(self) -> Iterator[Life]:
+    def _existing_lives(self) -> Iterator[Life]:
         return (life for life in self.connection.catalog.lives() if not life.deleted)
 
     async def _first_life(self, opened: Life) -> Life:
-        """The life that stands, which is the first in the catalog's order; `opened` goes if it is
-        another one.
+        """The life that comes first in the catalog. The topic of `opened` is deleted if another
+        life does.
         """
-        standing = await self.connection.catalog.lookup(opened.run_id)
-        if standing is None or standing.log_id == opened.log_id:
+        first = await self.connection.catalog.lookup(opened.run_id)
+        if first is None or first.log_id == opened.log_id:
             return opened
         lost = self.connection.topics.run(opened.run_id, opened.log_id)
         await self.connection.delete_topic(lost)
-        return standing
+        return first
 
     async def _open_log(
         self, life: Life, opening: RunOpened, *, turn_id: str | None, started_at: datetime | None
@@ -201,7 +237,7 @@ class Runfold:
 def _check_owner(life: Life, *, agent_id: str, session_id: str | None) -> None:
     if life.deleted:
         raise InvalidIdError(
-            f"run {life.run_id!r} was deleted, and its id is not used again: choose another one",
+            f"run {life.run_id!r} was deleted, and its id is not used again: choose another id",
             name="run_id",
             value=life.run_id,
         )
@@ -210,19 +246,17 @@ def _check_owner(life: Life, *, agent_id: str, session_id: str | None) -> None:
 
 
 async def _fail(run: Run, error: BaseException) -> None:
-    """The error that left the block is the one to raise, also where the run cannot be told of
-    it.
-    """
+    """Fails the run. The caller raises `error` in any case, so failures to do so are notes on it."""
     try:
         await run.flush()
     except RunfoldError as failure:
         error.add_note(f"an event of run {run.run_id!r} was not published: {failure}")
     if run.ended:
         return
-    # Any error can be told: cut as the record would cut it, and without the halves of surrogate
-    # pairs.
-    told = f"{type(error).__name__}: {error}"[:ERROR_LENGTH_MAX].encode(errors="replace").decode()
+    # Any error can be published: cut to the length of the record's field, and without the halves of
+    # surrogate pairs.
+    text = f"{type(error).__name__}: {error}"[:ERROR_LENGTH_MAX].encode(errors="replace").decode()
     try:
-        await run.fail(told)
+        await run.fail(text)
     except RunfoldError as failure:
         error.add_note(f"run {run.run_id!r} could not be marked as failed: {failure}")
