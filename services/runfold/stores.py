@@ -4,9 +4,9 @@
     await stores.append_events("support", "r-1", UserMessage(message="Where is my parcel?"))
     snapshot = await stores.load_run("support", "r-1")
 
-Verbs and meaning are Goa-AI's: appending opens the run, and a run that does not exist loads empty.
-Both verbs that read read the log, so they see what was written before. Where a log differs from a
-table, the docstrings say how.
+The verbs have the names and the meaning of Goa-AI's: appending opens the run, and a run that does not
+exist loads empty. `load_run` and `load_run_record` read the log, so they include everything that was
+written before. Docstrings say where a log differs from a table.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
+from runfold.client.envelope import event_of
 from runfold.client.run import Run
 from runfold.client.run_cache import Runs
 from runfold.client.runfold import Runfold
@@ -40,9 +41,7 @@ from runfold_schemas.runs import (
 
 
 class MemoryEvent(NamedTuple):
-    """An entry of a run's memory before it is an event: its kind by name, and the kind's data
-    fields.
-    """
+    """An entry of a run's memory: the type of an event, and the fields of its data."""
 
     type: str
     data: Mapping[str, Any]
@@ -51,9 +50,11 @@ class MemoryEvent(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What happened in a run, in the order of its log. What the run itself went through (status,
-    phase, labels) is in its record. `meta` holds `log_id` and `next_offset`, the position that the
-    snapshot includes; nothing for an unknown run.
+    """The events of a run, in the order of its log. Status, phase and labels of the run are not among
+    them: these are in its record.
+
+    `meta` holds `log_id`, and `next_offset`, the offset after the last event of the snapshot. It is
+    empty for an unknown run.
     """
 
     agent_id: str
@@ -71,8 +72,8 @@ class Snapshot(NamedTuple):
 
 
 class Record(BaseModel):
-    """What is known of a run. Only what is set in a record is written; times are read from the
-    log.
+    """The record of a run. `upsert_run` writes only the fields that are set; times that it returns
+    are read from the log.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -115,12 +116,12 @@ class RunfoldStores:
         self._runs = Runs()
 
     async def append_events(self, agent_id: str, run_id: str, *events: MemoryEvent | Data | AnyEvent) -> None:
-        """Appends `events` next to each other, all or none. Opens the run if there is none.
+        """Appends `events` next to each other, all or none. Opens the run if it does not exist.
 
-        An `event_id` that is appended again counts once. To a run that has ended they are appended
-        as late. Raises `RunConflictError` for another agent's run, `InvalidEventError`,
-        `EventTooLargeError`, and `RunEndedError` for an event that would change an ended run
-        itself.
+        An `event_id` that is appended again counts once. Events of a run that has ended are marked
+        late. Raises `InvalidEventError`, `EventTooLargeError`, `RunConflictError` if the run belongs
+        to another agent, and `RunEndedError` for an event that would change the status or phase of
+        an ended run.
         """
         run, _ = await self._runs.open(self._runfold, agent_id=agent_id, run_id=run_id)
         appended = [_event_of(run, event) for event in events]
@@ -128,7 +129,7 @@ class RunfoldStores:
         await run.publish_batch(appended, late=run.ended and not changes_run)
 
     async def load_run(self, agent_id: str, run_id: str) -> Snapshot:
-        """What was appended to the run; empty if this agent has no such run."""
+        """The events that were appended to the run. Empty if this agent has no such run."""
         run = await self._find(run_id)
         if run is None or run.life.agent_id != agent_id:
             return Snapshot(agent_id, run_id)
@@ -138,12 +139,12 @@ class RunfoldStores:
         return Snapshot(agent_id, run_id, events, {"log_id": run.life.log_id, "next_offset": next_offset})
 
     async def upsert_run(self, record: Record) -> None:
-        """Opens the run, or publishes what `record` changes: status, turn, labels, metadata.
+        """Opens the run, or publishes the changes of `record`: status, turn, labels, metadata.
 
-        Labels and metadata are merged over those there are, since a log forgets nothing. A new run
-        starts at `started_at`; changes are stamped with `updated_at`. Raises `RunEndedError` for a
-        status after the end, `InvalidEventError` for a way back to pending, `RunConflictError` if
-        agent or session are others.
+        Labels and metadata are merged with those of the run, because a log forgets nothing. A new
+        run starts at `started_at`. Changes have the timestamp `updated_at`. Raises `RunEndedError`
+        for a change of the status after the end, `InvalidEventError` for a return to pending, and
+        `RunConflictError` if the run belongs to another agent or session.
         """
         run, _ = await self._runs.open(
             self._runfold,
@@ -155,15 +156,15 @@ class RunfoldStores:
             pending=record.status == "pending",
             started_at=record.started_at,
         )
-        standing = await _record_of(run)
+        current = await _record_of(run)
         changes = [
             run.event(data, turn_id=record.turn_id, timestamp=record.updated_at)
-            for data in _changes(standing, record)
+            for data in _changes(current, record)
         ]
         await run.publish_batch(changes, late=run.ended)
 
     async def load_run_record(self, run_id: str) -> Record | None:
-        """The record, folded from the run's log; None if there is no such run."""
+        """The record, folded from the run's log. None if there is no such run."""
         run = await self._find(run_id)
         return await _record_of(run) if run is not None else None
 
@@ -174,24 +175,23 @@ class RunfoldStores:
             return None
 
 
-def _event_of(run: Run, given: MemoryEvent | Data | AnyEvent) -> AnyEvent:
-    if isinstance(given, Data):
-        return run.event(given)
-    if isinstance(given, MemoryEvent):
+def _event_of(run: Run, entry: MemoryEvent | Data | AnyEvent) -> AnyEvent:
+    if isinstance(entry, MemoryEvent):
         return parse_event(
             {
-                "type": given.type,
-                "data": dict(given.data),
+                "type": entry.type,
+                "data": dict(entry.data),
                 "event_id": new_event_id(),
                 "run_id": run.run_id,
-                "timestamp": given.timestamp or datetime.now(UTC),
-                "labels": dict(given.labels),
+                "timestamp": entry.timestamp or datetime.now(UTC),
+                "labels": dict(entry.labels),
             }
         )
-    if given.run_id != run.run_id:
-        message = f"run_id: the event belongs to run {given.run_id!r}, not {run.run_id!r}"
+    event = run.event(entry) if isinstance(entry, Data) else event_of(entry, run.run_id)
+    if event.run_id != run.run_id:
+        message = f"run_id: the event belongs to run {event.run_id!r}, not {run.run_id!r}"
         raise InvalidEventError(message, field="run_id")
-    return given
+    return event
 
 
 def _counting(history: list[Admitted]) -> Iterator[AnyEvent]:
@@ -208,32 +208,32 @@ async def _record_of(run: Run) -> Record:
     return Record(**folded.model_dump(include=set(Record.model_fields)), metadata=metadata)
 
 
-def _changes(standing: Record, record: Record) -> Iterator[Data]:
-    """What has to happen to the run for it to be as `record` says."""
-    labels = _new_entries(standing.labels, record.labels)
-    metadata = _new_entries(standing.metadata, record.metadata)
-    if labels or metadata or record.turn_id not in (None, standing.turn_id):
+def _changes(current: Record, record: Record) -> Iterator[Data]:
+    """The events that change the run from `current` to `record`."""
+    labels = _new_entries(current.labels, record.labels)
+    metadata = _new_entries(current.metadata, record.metadata)
+    if labels or metadata or record.turn_id not in (None, current.turn_id):
         yield new_data(RunLabeled, labels=labels, metadata=metadata)
-    if record.status != standing.status:
-        yield from _transition(standing, record)
+    if record.status != current.status:
+        yield from _transition(current, record)
 
 
-def _new_entries(standing: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in wanted.items() if name not in standing or standing[name] != value}
+def _new_entries(current: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entries.items() if name not in current or current[name] != value}
 
 
-def _transition(standing: Record, record: Record) -> Iterator[Data]:
-    if standing.status in ENDINGS.values():
+def _transition(current: Record, record: Record) -> Iterator[Data]:
+    if current.status in ENDINGS.values():
         raise RunEndedError(record.run_id)
     match record.status:
         case "pending":
             raise InvalidEventError(
-                f"status: a {standing.status} run cannot become pending again", field="status"
+                f"status: a {current.status} run cannot become pending again", field="status"
             )
         case "running":
-            yield RunStarted() if standing.status == "pending" else RunResumed()
+            yield RunStarted() if current.status == "pending" else RunResumed()
         case "paused":
-            if standing.status == "pending":
+            if current.status == "pending":
                 yield RunStarted()
             yield RunPaused()
         case "completed":

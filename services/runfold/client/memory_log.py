@@ -29,8 +29,8 @@ from runfold_schemas.topics import Partition
 
 @dataclass(frozen=True, slots=True)
 class LoggedMemories:
-    """What partitions of `{prefix}.memories` fold to: memories and heads by key, revisions with the
-    deletion that ends them.
+    """The fold of partitions of `{prefix}.memories`: memories and heads by key, and revisions with
+    their final expiry.
     """
 
     heads: Mapping[str, Head] = field(default_factory=dict)
@@ -41,9 +41,7 @@ class LoggedMemories:
 
 
 class LogMemoryReader:
-    """A `MemoryReader` that reads whole partitions for each answer, and knows nothing of
-    similarity.
-    """
+    """A `MemoryReader` that reads whole partitions for each answer."""
 
     def __init__(self, connection: LogConnection) -> None:
         self._connection = connection
@@ -64,12 +62,12 @@ class LogMemoryReader:
         return page_of(placed, limit=limit, cursor=cursor)
 
     async def outcomes(self, published: Sequence[Published]) -> list[Refused | MemoryRecord | None]:
-        # The log is read to its end, which is behind all of them.
-        partitions = {deciding(self._topics, one.key) for one in published}
+        # The log is read to its end, which is after all of these changes.
+        partitions = {deciding(self._topics, change.key) for change in published}
         folded = await fold_memories(self._settings, sorted(partitions))
         return [
-            folded.refused.get((one.key, one.event_id)) or _unexpired(folded.records.get(one.key))
-            for one in published
+            folded.refused.get((change.key, change.event_id)) or _unexpired(folded.records.get(change.key))
+            for change in published
         ]
 
     async def head(self, bank_id: str, memory_id: str) -> Head | None:
@@ -94,22 +92,23 @@ class LogMemoryReader:
             datetime.now(UTC),
         )
         before = decode_offset(cursor) if cursor is not None else None
-        found = [
+        revisions = [
             revision
-            for (of, _), revision in folded.revisions.items()
-            if of == key
+            for (of_memory, _), revision in folded.revisions.items()
+            if of_memory == key
             and revision.offset >= since
             and revision.expires_at > now
             and labels.items() <= revision.labels.items()
             and (before is None or revision.offset < before)
         ]
-        found.sort(key=lambda revision: revision.offset, reverse=True)
-        return found[:limit], encode_offset(found[limit - 1].offset) if len(found) > limit else None
+        revisions.sort(key=lambda revision: revision.offset, reverse=True)
+        page = revisions[:limit]
+        return page, encode_offset(page[-1].offset) if len(revisions) > limit else None
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None:
         folded = await self._of(bank_id, memory_id)
-        found = folded.revisions.get((memory_key(bank_id, memory_id), revision_id))
-        return found if found is not None and found.expires_at > datetime.now(UTC) else None
+        revision = folded.revisions.get((memory_key(bank_id, memory_id), revision_id))
+        return revision if revision is not None and revision.expires_at > datetime.now(UTC) else None
 
     async def list(
         self, bank_id: str, wanted: MemoriesWanted, *, limit: int, cursor: str | None
@@ -130,13 +129,13 @@ class LogMemoryReader:
 
 
 async def fold_memories(settings: LogSettings, partitions: list[Partition]) -> LoggedMemories:
-    """What these partitions fold to, from their beginning to their end as it is now."""
+    """The fold of these partitions, from their beginning to their end as it is now."""
     fold = MemoryFold({})
     for at in partitions:
-        async for one in read_counting(settings, at):
-            fold.take(one.key, one.event, one.offset)
+        async for keyed in read_counting(settings, at):
+            fold.take(keyed.key, keyed.event, keyed.offset)
     return LoggedMemories(
-        {key: one.head for key, one in fold.heads.items()},
+        {key: state.head for key, state in fold.heads.items()},
         {key: record for key, record in fold.records().items() if record is not None},
         {
             (key, revision.revision_id): expire_with_memory(revision, deleted_at)
@@ -150,28 +149,28 @@ async def fold_banks(settings: LogSettings, partitions: list[Partition]) -> dict
     """The banks of these partitions of `{prefix}.banks`."""
     banks: dict[str, BankRecord | None] = {}
     for at in partitions:
-        async for one in read_counting(settings, at):
-            bank_id = bank_of(one.event)
-            banks[bank_id] = apply_to_bank(banks.get(bank_id), one.event)
+        async for keyed in read_counting(settings, at):
+            bank_id = bank_of(keyed.event)
+            banks[bank_id] = apply_to_bank(banks.get(bank_id), keyed.event)
     return {bank_id: bank for bank_id, bank in banks.items() if bank is not None}
 
 
 def _deletions(fold: MemoryFold) -> list[datetime | None]:
-    """For each revision when the deletion was that ends it, or None."""
+    """For each revision the time of the deletion after which it expires, or None."""
     deletions: list[datetime | None] = [None] * len(fold.revisions)
-    places: dict[str, list[int]] = {}
-    for place, (key, _) in enumerate(fold.revisions):
-        places.setdefault(key, []).append(place)
+    indexes: dict[str, list[int]] = {}
+    for index, (key, _) in enumerate(fold.revisions):
+        indexes.setdefault(key, []).append(index)
     for key, ending in fold.endings:
-        for place in places.get(key, []):
-            if ending.undone and deletions[place] == ending.deleted_at:
-                deletions[place] = None
+        for index in indexes.get(key, []):
+            if ending.undone and deletions[index] == ending.deleted_at:
+                deletions[index] = None
             elif (
                 not ending.undone
-                and deletions[place] is None
-                and fold.revisions[place][1].offset <= ending.offset
+                and deletions[index] is None
+                and fold.revisions[index][1].offset <= ending.offset
             ):
-                deletions[place] = ending.deleted_at
+                deletions[index] = ending.deleted_at
     return deletions
 
 

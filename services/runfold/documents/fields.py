@@ -11,7 +11,8 @@ from runfold_schemas.data import EventId, Time, TtlSeconds
 CreationId = Annotated[
     EventId | None,
     Field(
-        description="A UUID in lower case that is new for each creation. A creation that is sent again with the same"
+        description="A UUID in lower case that is new for each creation. A creation that is"
+        " sent again with the same"
         " `event_id` counts once. It is also the id of what is created, unless the request names another id."
     ),
 ]

@@ -1,4 +1,4 @@
-"""Generation of memories as JSON: what the routes are asked and answer."""
+"""Generation of memories as JSON: the bodies of requests and answers."""
 
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -27,6 +27,7 @@ from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import MemoryTopic, Metadata, Scope
 
 CONTENTS_MAX: Final = 10_000
+"""Contents in one request."""
 
 _Merge = Literal["overwrite", "merge", "require_exact_match"]
 
@@ -43,29 +44,29 @@ _ACTIONS: Final[dict[ChangeAction, _Action]] = {
     "UPDATED": "updated",
     "DELETED": "deleted",
 }
-_OUTCOMES: Final = {said: action for action, said in _ACTIONS.items()}
+_OUTCOMES: Final = {name: action for action, name in _ACTIONS.items()}
 
 
 class Content(BaseModel):
-    """Something said, as a `Content` of Gemini's; what else it has is kept."""
+    """A message, in the form of Gemini's `Content`. Other fields are kept."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     role: str | None = Field(None, description="`user` or `model`.")
     parts: Annotated[list[dict[str, Any]], Field(min_length=1)]
 
-    def said(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         return self.model_dump(exclude_unset=True)
 
 
-class GivenFact(RequestBody):
+class FactInput(RequestBody):
     fact: memories.Fact
     topics: tuple[MemoryTopic, ...] = ()
 
 
-class SessionWanted(RequestBody):
-    """What was said in a session, by the events' own timestamps: from `since` on, and before
-    `until`.
+class SourceSession(RequestBody):
+    """A session as the source: its events from `since` on and before `until`, by their own
+    timestamps.
     """
 
     session_id: Annotated[str, Field(min_length=1)]
@@ -74,109 +75,115 @@ class SessionWanted(RequestBody):
 
 
 class _Generating(RequestBody):
-    """What can be said of memories that are generated, and of the revisions that this leaves."""
+    """Options of generated memories, and of the revisions that their changes leave."""
 
     allowed_topics: tuple[MemoryTopic, ...] = Field(
-        (), description="Only facts of these topics are extracted; without any, of all that the bank has."
+        (),
+        description="Only facts of these topics are extracted. Without topics, facts of all"
+        " topics of the bank.",
     )
     disable_consolidation: bool = Field(default=False, description="Every fact becomes a new memory.")
     metadata: Metadata | None = Field(
-        None, description="Of memories that are created or updated; without it, updated ones keep theirs."
+        None,
+        description="The metadata of created and updated memories. Without it, updated"
+        " memories keep their metadata.",
     )
     metadata_merge: _Merge = Field(
         "overwrite",
-        description="`overwrite`: an updated memory has this metadata and no other. `merge`: it keeps its own, and these keys"
-        " win. `require_exact_match`: only memories with exactly this metadata are consolidated with.",
+        description="`overwrite`: an updated memory has this metadata and no other. `merge`:"
+        " it keeps its other"
+        " keys. `require_exact_match`: facts are consolidated only with memories of exactly this metadata.",
     )
     revision: RevisionWanted = RevisionWanted()
 
     def options(self) -> GenerationOptions | None:
-        """None where nothing was said of it. Raises `InvalidEventError` naming the field."""
+        """The options, or None if the request has none. Raises `InvalidEventError` naming the field."""
         revision = self.revision
-        given = self.model_fields_set & {"allowed_topics", "disable_consolidation", "metadata"}
-        said: dict[str, Any] = {name: getattr(self, name) for name in given}
+        names = self.model_fields_set & {"allowed_topics", "disable_consolidation", "metadata"}
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
         if "metadata_merge" in self.model_fields_set:
-            said["metadata_merge"] = _MERGES[self.metadata_merge]
+            options["metadata_merge"] = _MERGES[self.metadata_merge]
         for name in revision.model_fields_set & {"labels", "ttl_seconds", "expires_at"}:
-            said[f"revision_{name}"] = getattr(revision, name)
+            options[f"revision_{name}"] = getattr(revision, name)
         if "disabled" in revision.model_fields_set:
-            said["disable_revisions"] = revision.disabled
+            options["disable_revisions"] = revision.disabled
         try:
-            return GenerationOptions(**said) if said else None
+            return GenerationOptions(**options) if options else None
         except ValidationError as error:
             field, message = first_fault(error)
             raise InvalidEventError(message, field=field) from error
 
 
 class Generate(_Generating):
-    """Of what memories are to be generated: one of `facts`, `contents` and `session`. Only for a
-    session the scope may be left out: then it is `{"user_id": <the session's user>}`.
+    """Generate memories from one source: `facts`, `contents` or `session`.
+
+    `scope` is optional for a session only. Its default is `{"user_id": <the session's user>}`.
     """
 
     scope: Scope | None = None
-    facts: Annotated[tuple[GivenFact, ...], Field(min_length=1, max_length=DIRECT_FACTS_MAX)] | None = None
+    facts: Annotated[tuple[FactInput, ...], Field(min_length=1, max_length=DIRECT_FACTS_MAX)] | None = None
     contents: Annotated[tuple[Content, ...], Field(min_length=1, max_length=CONTENTS_MAX)] | None = None
-    session: SessionWanted | None = None
+    session: SourceSession | None = None
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
-        given = [name for name in ("facts", "contents", "session") if getattr(self, name) is not None]
-        if len(given) != 1:
-            told = f"{' and '.join(given) or 'nothing'} is given: it is one of facts, contents and session"
-            raise InvalidEventError(told, field=given[1] if given else "facts")
+        sources = [name for name in ("facts", "contents", "session") if getattr(self, name) is not None]
+        if len(sources) != 1:
+            message = f"there are {len(sources)} sources: send one of facts, contents and session"
+            raise InvalidEventError(message, field=sources[1] if sources else "facts")
         return self
 
     def source(self) -> Source:
         if self.facts is not None:
-            return DirectFacts([NewFact(text=one.fact, topics=one.topics) for one in self.facts])
+            return DirectFacts([NewFact(text=given.fact, topics=given.topics) for given in self.facts])
         if self.contents is not None:
-            return Contents([content.said() for content in self.contents])
+            return Contents([content.fields() for content in self.contents])
         assert self.session is not None
         return SessionSource(self.session.session_id, self.session.since, self.session.until)
 
 
-class GivenContent(RequestBody):
+class ContentInput(RequestBody):
     content: Content
     event_id: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
-        None, description="Any text: of contents with the same one, a stream has the first."
+        None, description="Any text. Of several contents with the same text, the stream keeps the first."
     )
     event_time: Time | None = None
 
 
 class Ingest(_Generating):
-    """Contents for a stream, which is told by the bank, its scope and `stream_id`. The rule, and
-    what is said of the memories, count for the stream until others are given.
+    """Contents for a stream, which bank, scope and `stream_id` identify. The rule and the options
+    hold for the stream until a later request sets others.
     """
 
     stream_id: Annotated[str, Field(min_length=1, max_length=500)]
     scope: Scope
-    contents: Annotated[tuple[GivenContent, ...], Field(max_length=CONTENTS_MAX)] = ()
+    contents: Annotated[tuple[ContentInput, ...], Field(max_length=CONTENTS_MAX)] = ()
     rule: TriggerRule | None = Field(
-        None, description="When memories are generated. A rule without conditions: at once, as without any."
+        None, description="When memories are generated. Without a rule, or with an empty rule: at once."
     )
-    flush: bool = Field(default=False, description="Generate memories now, of all that is pending.")
+    flush: bool = Field(default=False, description="Generate memories now, from all pending contents.")
 
     def ingested(self, default_ids: list[str] | None) -> list[StreamContent]:
-        """The contents; those without an id get that of their place."""
+        """The contents. A content without an id gets the default id of its index."""
         return [
             StreamContent(
-                one.content.said(),
-                event_id=one.event_id or (default_ids[place] if default_ids is not None else None),
-                event_time=one.event_time,
+                given.content.fields(),
+                event_id=given.event_id or (default_ids[index] if default_ids is not None else None),
+                event_time=given.event_time,
             )
-            for place, one in enumerate(self.contents)
+            for index, given in enumerate(self.contents)
         ]
 
 
 class GeneratedMemory(BaseModel):
-    """What became of one memory."""
+    """A memory that was created, updated or deleted."""
 
     memory_id: str
     action: _Action
     previous_revision_id: str | None = Field(
-        description="The change before this one, which may have left no revision."
+        description="The id of the change before. That change may have left no revision."
     )
-    memory: MemoryDocument | None = Field(description="As it is by now; null where it is gone.")
+    memory: MemoryDocument | None = Field(description="The memory as it is now. Null if it is gone.")
 
     @classmethod
     def of(cls, generated: ChangedMemory, memory: MemoryDocument | None) -> Self:
@@ -196,7 +203,7 @@ class GeneratedMemories(BaseModel):
 
 
 class StreamPosition(BaseModel):
-    """Where the stream's last content is."""
+    """The position of the stream's last content."""
 
-    run_id: str = Field(description="The run whose log the stream is.")
-    offset: int | None = Field(description="Of the last content; null where none was given.")
+    run_id: str = Field(description="The run whose log is the stream.")
+    offset: int | None = Field(description="The offset of the last content. Null if the request had none.")

@@ -1,4 +1,4 @@
-"""Memories as JSON: what the routes are asked and answer."""
+"""Memories and banks as JSON: the bodies of requests and answers."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -26,8 +26,8 @@ from runfold_schemas.memories import (
 
 
 class RevisionWanted(Expiring):
-    """The revision that a change leaves. Without a time the bank decides, or it is kept for 365
-    days.
+    """Options of the revision that a change leaves. Without an expiry it is kept as long as its bank
+    configures, by default 365 days.
     """
 
     disabled: bool = False
@@ -60,17 +60,17 @@ class CreateMemory(Expiring):
 
     def memory(self) -> Memory:
         """Raises `InvalidEventError` naming the field."""
-        said = {name: getattr(self, name) for name in Memory.model_fields}
+        fields = {name: getattr(self, name) for name in Memory.model_fields}
         try:
-            return Memory(**said | {"expires_at": self.expiry()})
+            return Memory(**fields | {"expires_at": self.expiry()})
         except ValidationError as error:
             field, message = first_fault(error)
             raise InvalidEventError(message, field=field) from error
 
 
 class UpdateMemory(Expiring):
-    """What changes: fields that are not there stay as they are, null takes away what may be
-    absent.
+    """The changes of a memory. A field that is missing stays as it is. Null removes the value of an
+    optional field.
     """
 
     fact: Fact | None = None
@@ -81,7 +81,7 @@ class UpdateMemory(Expiring):
     revision: RevisionWanted = RevisionWanted()
 
     @model_validator(mode="after")
-    def _keeps_what_must_be(self) -> Self:
+    def _keeps_required_fields(self) -> Self:
         for name in ("fact", "topics", "metadata"):
             if name in self.model_fields_set and getattr(self, name) is None:
                 raise ValueError(f"{name} cannot be null")
@@ -94,15 +94,15 @@ class UpdateMemory(Expiring):
 
 
 class RollBack(RequestBody):
-    """To which revision of the memory."""
+    """The revision to roll the memory back to."""
 
     revision_id: str
     revision: RevisionWanted = RevisionWanted()
 
 
 class Retrieve(RequestBody):
-    """Memories of exactly this scope: those nearest in meaning to the query, or without one the
-    newest.
+    """Retrieve memories of exactly this scope: the nearest in meaning to the query, or without a
+    query the newest.
     """
 
     scope: Scope
@@ -111,7 +111,7 @@ class Retrieve(RequestBody):
 
 
 class Purge(RequestBody):
-    """All memories of the bank, or of a scope. Without `force` they are only counted."""
+    """Delete all memories of the bank, or of a scope. Without `force` they are only counted."""
 
     scope: Scope | None = None
     force: bool = False
@@ -129,7 +129,7 @@ class MemoryDocument(BaseModel):
     display_name: str | None
     description: str | None
     revision_id: str = Field(
-        description="The change that made it so; it left a revision unless that was disabled."
+        description="The id of its last change. The change left a revision, unless revisions were disabled."
     )
     created_at: datetime
     updated_at: datetime
@@ -147,7 +147,7 @@ class MemoryDocument(BaseModel):
         )
 
     def record(self) -> MemoryRecord:
-        """The memory that the document is of."""
+        """The memory that the document describes."""
         return MemoryRecord(
             bank_id=self.bank_id,
             memory_id=self.memory_id,
@@ -166,7 +166,9 @@ class MemoryPage(BaseModel):
 class NearMemory(BaseModel):
     memory: MemoryDocument
     distance: float | None = Field(
-        None, description="From the query: 0 is the same, 1.41 nothing in common. None without a query."
+        None,
+        description="The distance from the query: 0 is the same meaning, 1.41 nothing in"
+        " common. Null without a query.",
     )
 
     @classmethod
@@ -174,7 +176,7 @@ class NearMemory(BaseModel):
         return cls(memory=MemoryDocument.of(near.record), distance=near.distance)
 
     def near(self) -> Near:
-        """What the document is of, where there was a query."""
+        """The memory and its distance. Without a query the distance is 0."""
         return Near(self.memory.record(), self.distance if self.distance is not None else 0.0)
 
 
@@ -187,28 +189,28 @@ class Purged(BaseModel):
 
 
 class RevisionDocument(BaseModel):
-    """What a memory was after one change."""
+    """A memory as it was after one change."""
 
     bank_id: str
     memory_id: str
     revision_id: str
     action: Literal["created", "updated", "deleted", "rolled_back"]
     fact: str = Field(description='"" after a deletion.')
-    memory: Memory | None = Field(description="All that it held; null after a deletion.")
+    memory: Memory | None = Field(description="The whole memory. Null after a deletion.")
     labels: dict[str, str]
     extracted: tuple[ExtractedMemory, ...] = Field(
-        description="What was found in a conversation and became this."
+        description="The facts that were extracted from a conversation and led to this change."
     )
     rolled_back_to: str | None
-    run_id: str | None = Field(description="The run that caused it, if one did.")
+    run_id: str | None = Field(description="The run that caused the change, if a run did.")
     created_at: datetime
     expires_at: datetime
 
     @classmethod
     def of(cls, revision: Revision) -> Self:
-        said = revision.model_dump(exclude={"memory", "extracted", "run_id", "offset"})
+        fields = revision.model_dump(exclude={"memory", "extracted", "run_id", "offset"})
         return cls(
-            **said,
+            **fields,
             fact=revision.fact,
             memory=revision.memory,
             extracted=revision.extracted,
@@ -216,13 +218,11 @@ class RevisionDocument(BaseModel):
         )
 
     def revision(self) -> Revision:
-        """The revision that the document is of, but for its offset, which a document does not
-        say.
-        """
-        said = {
+        """The revision that the document describes. A document does not have its offset."""
+        fields = {
             name: getattr(self, name) for name in Revision.model_fields if name not in ("offset", "run_id")
         }
-        return Revision(offset=-1, run_id=self.run_id or NO_RUN, **said)
+        return Revision(offset=-1, run_id=self.run_id or NO_RUN, **fields)
 
 
 class RevisionPage(BaseModel):
@@ -231,7 +231,7 @@ class RevisionPage(BaseModel):
 
 
 class BankDocument(BaseModel):
-    """A set of memories with one configuration."""
+    """A bank: a set of memories with one configuration."""
 
     bank_id: str
     config: BankConfig
@@ -243,8 +243,8 @@ class BankDocument(BaseModel):
         return cls(**bank.model_dump(exclude={"created_by", "config"}), config=bank.config)
 
     def record(self) -> BankRecord:
-        """The bank that the document is of, but for the event that made it, which a document does
-        not say.
+        """The bank that the document describes. A document does not have the ids of the events that
+        created and changed the bank.
         """
         return BankRecord(created_by="", changed_by="", **dict(self))
 

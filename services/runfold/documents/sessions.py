@@ -1,7 +1,6 @@
-"""Sessions as JSON: what the routes are asked and answer, and what a client reads of it.
+"""Sessions as JSON: the bodies of requests and answers, and the client's reading of answers.
 
-An event keeps the very bytes that it has in the log, on the way out and on the way in, so numbers
-keep every digit.
+The bytes of an event are those of the log, in both directions, so numbers keep every digit.
 """
 
 import json
@@ -17,7 +16,7 @@ from runfold_projections.run import RunRecord
 from runfold_projections.session import SessionRecord
 from runfold_schemas.data import DisplayName, Labels
 
-_AT_A_TIME = 200
+_CHUNK_EVENTS = 200
 
 
 class CreateSession(Expiring):
@@ -47,19 +46,25 @@ class SessionDocument(BaseModel):
     session_id: str
     app: str
     user: str
-    run_id: str = Field(description="The run whose log the session's events stand in.")
+    run_id: str = Field(description="The run whose log has the session's events.")
     status: Literal["active", "ended"]
     created_at: datetime
     updated_at: datetime = Field(
-        description="When its last event happened, or when it was changed after that."
+        description="The time of its last event, or of a later change of its labels, name or expiry."
     )
     expires_at: datetime | None
     display_name: str | None
     labels: dict[str, str]
-    state: dict[str, Any] = Field(description="`app:` and `user:` keys are shared, others are its own.")
-    next_offset: int = Field(description="Everything before this offset of its run's log is in it.")
+    state: dict[str, Any] = Field(
+        description="`app:` keys are shared by the app, `user:` keys by the user. Other keys"
+        " belong to the session."
+    )
+    next_offset: int = Field(
+        description="The session includes everything before this offset of its run's log."
+    )
     last_offset: int = Field(
-        description="Of its last event: the `expected_offset` of an event that nothing else may come before."
+        description="The offset of its last event. Send it as `expected_offset` to append only"
+        " if nothing was appended since."
     )
 
     @classmethod
@@ -82,8 +87,8 @@ class SessionDocument(BaseModel):
         )
 
     def session(self, events: Sequence[Logged] = ()) -> Session:
-        """The session that the document is of, but for what a document does not say: its log's id,
-        and the run's counts.
+        """The session that the document describes. A document does not have the id of the log, and
+        not the run's counts of events.
         """
         record = SessionRecord(
             session_id=self.session_id,
@@ -113,9 +118,9 @@ class SessionEvent(BaseModel):
     """An event of a session's log."""
 
     offset: int
-    log_time: int = Field(description="When the log took it, milliseconds since 1970.")
+    log_time: int = Field(description="The broker's append time, in milliseconds since 1970.")
     outcome: Literal["accepted", "late"]
-    event: dict[str, Any] = Field(description="The event, byte for byte as it is in the log.")
+    event: dict[str, Any] = Field(description="The event, with the same bytes as in the log.")
 
 
 class SessionWithEvents(SessionDocument):
@@ -137,12 +142,14 @@ class SessionEventPage(BaseModel):
     session_id: str
     run_id: str
     next_offset: int = Field(description="`first_offset` of the next page.")
-    end_offset: int = Field(description="The log's end as it is now; the last page's `next_offset`.")
+    end_offset: int = Field(
+        description="The end of the log as it is now: the `next_offset` of the last page."
+    )
     events: list[SessionEvent]
 
 
 class StateDocument(BaseModel):
-    """What a scope of shared state holds; its keys have their beginnings."""
+    """Shared state by key. The keys have their prefixes."""
 
     state: dict[str, Any]
 
@@ -151,7 +158,7 @@ def session_json(session: Session) -> bytes:
     """The session's document, without its events."""
     document = SessionDocument.of(session)
     facts = document.model_dump_json(exclude={"state"}).encode()
-    # The state's numbers have any size, which Python's own encoder writes to the last digit.
+    # Numbers in the state may have any size. Python's own encoder writes every digit.
     return b'%b,"state":%b}' % (facts.removesuffix(b"}"), _exact(session.state))
 
 
@@ -160,30 +167,30 @@ def state_json(state: dict[str, Any]) -> bytes:
 
 
 def whole_json(session: Session) -> Iterator[bytes]:
-    """The session with its events as one JSON object, in portions."""
+    """The session with its events as one JSON object, in chunks."""
     yield b'%b,"events":[' % session_json(session).removesuffix(b"}")
-    for begin in range(0, len(session.events), _AT_A_TIME):
-        portion = session.events[begin : begin + _AT_A_TIME]
-        yield (b"," if begin else b"") + b",".join(map(event_json, portion))
+    for begin in range(0, len(session.events), _CHUNK_EVENTS):
+        chunk = session.events[begin : begin + _CHUNK_EVENTS]
+        yield (b"," if begin else b"") + b",".join(map(event_json, chunk))
     yield b"]}"
 
 
 def whole_lines(session: Session) -> Iterator[bytes]:
     """The session on a line, and each of its events on a line of its own."""
     yield session_json(session) + b"\n"
-    for begin in range(0, len(session.events), _AT_A_TIME):
-        portion = session.events[begin : begin + _AT_A_TIME]
-        yield b"".join(b"%b\n" % _one_line(event_json(one)) for one in portion)
+    for begin in range(0, len(session.events), _CHUNK_EVENTS):
+        chunk = session.events[begin : begin + _CHUNK_EVENTS]
+        yield b"".join(b"%b\n" % _one_line(event_json(logged)) for logged in chunk)
 
 
-def event_json(one: Logged) -> bytes:
-    # Also for a client that takes events apart without parsing them: `event` is the last member.
-    said = (one.offset, one.log_time, one.outcome.encode(), one.value)
-    return b'{"offset":%d,"log_time":%d,"outcome":"%b","event":%b}' % said
+def event_json(logged: Logged) -> bytes:
+    # `event` is the last member, so that a client can split the line without parsing the event.
+    members = (logged.offset, logged.log_time, logged.outcome.encode(), logged.value)
+    return b'{"offset":%d,"log_time":%d,"outcome":"%b","event":%b}' % members
 
 
 def sessions_json(documents: Iterable[bytes], next_cursor: str | None) -> bytes:
-    """A page of sessions, each as `session_json` made it."""
+    """A page of sessions. Each document was made by `session_json`."""
     return b'{"sessions":[%b],"next_cursor":%b}' % (b",".join(documents), _exact(next_cursor))
 
 
@@ -192,7 +199,7 @@ def session_of(line: bytes) -> Session:
 
 
 def session_of_lines(body: bytes) -> Session:
-    """What `whole_lines` made."""
+    """The session that `whole_lines` wrote."""
     first, *rest = body.removesuffix(b"\n").split(b"\n")
     return SessionDocument.model_validate_json(first).session([_logged(line) for line in rest])
 
@@ -203,15 +210,15 @@ def sessions_of(body: bytes) -> tuple[list[Session], str | None]:
 
 
 def _logged(line: bytes) -> Logged:
-    # Nothing before the event can hold these bytes, and it is the last in its line.
+    # No member before the event can contain these bytes, and the event is the last in its line.
     head, _, value = line.partition(b',"event":')
     facts = json.loads(head + b"}")
     return Logged(facts["offset"], facts["log_time"], facts["outcome"], value.removesuffix(b"}"))
 
 
 def _one_line(text: bytes) -> bytes:
-    # A producer of its own may have broken its JSON into lines. Between tokens a space means the
-    # same, and inside of strings there are no breaks.
+    # A foreign producer may write JSON with line breaks. Between tokens a space means the same, and
+    # strings contain no line breaks.
     return text.replace(b"\n", b" ") if b"\n" in text else text
 
 
