@@ -20,21 +20,16 @@ class Dropping:
     async def handle(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
         sending = asyncio.create_task(_copy(client, to_server))
-        try:
+        with suppress(ConnectionError):
             while answer := await server.read(_READ_BYTES):
                 if self.is_armed:
                     self.is_armed = False
                     break
                 to_client.write(answer)
                 await to_client.drain()
-        except ConnectionError:
-            pass
-        finally:
-            sending.cancel()
-            for writer in (to_client, to_server):
-                writer.close()
-                with suppress(ConnectionError):
-                    await writer.wait_closed()
+        to_client.close()
+        to_server.close()
+        await sending
 
 
 @asynccontextmanager
@@ -54,3 +49,4 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
         while data := await source.read(_READ_BYTES):
             target.write(data)
             await target.drain()
+    target.close()
