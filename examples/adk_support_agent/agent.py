@@ -1,4 +1,4 @@
-"""A support agent of ADK: two tools, and a model that needs no network, since it goes by rules."""
+"""A support agent of ADK with two tools. Its model follows rules and needs no network."""
 
 import re
 from collections.abc import AsyncGenerator, Sequence
@@ -16,7 +16,7 @@ ORDERS: dict[str, dict[str, Any]] = {
 
 
 def find_order(order_id: str, tool_context: ToolContext) -> dict[str, Any]:
-    """Looks an order up.
+    """Looks up an order.
 
     Args:
         order_id: a letter and digits.
@@ -29,7 +29,7 @@ def find_order(order_id: str, tool_context: ToolContext) -> dict[str, Any]:
 
 
 def refund(order_id: str, tool_context: ToolContext) -> dict[str, Any]:
-    """Pays an order back.
+    """Refunds an order.
 
     Args:
         order_id: a letter and digits.
@@ -37,14 +37,14 @@ def refund(order_id: str, tool_context: ToolContext) -> dict[str, Any]:
     order = ORDERS.get(order_id)
     refunds: list[str] = tool_context.state.get("user:refunds", [])
     if order is None or order_id in refunds:
-        return {"error": f"there is nothing to pay back for {order_id}"}
+        return {"error": f"order {order_id} cannot be refunded"}
     tool_context.state["user:refunds"] = [*refunds, order_id]
-    return {"order_id": order_id, "paid_back": order["price"]}
+    return {"order_id": order_id, "refunded": order["price"]}
 
 
 class RuleModel(BaseLlm):
-    """Stands where a model would: it sees the whole conversation, and calls a tool or says
-    something.
+    """Takes the place of a language model: reads the whole conversation, and calls a tool or
+    answers.
     """
 
     model: str = "rules"
@@ -52,10 +52,10 @@ class RuleModel(BaseLlm):
     async def generate_content_async(
         self,
         llm_request: LlmRequest,
-        stream: bool = False,  # noqa: ARG002  # it answers in one piece
+        stream: bool = False,  # noqa: ARG002  # every answer is one piece
     ) -> AsyncGenerator[LlmResponse, None]:
         part = _reply(llm_request.contents)
-        # ADK logs a warning for a model that does not say what it cost.
+        # ADK logs a warning for a response without a token count.
         free = types.GenerateContentResponseUsageMetadata(prompt_token_count=0, candidates_token_count=0)
         yield LlmResponse(content=types.Content(role="model", parts=[part]), usage_metadata=free)
 
@@ -63,27 +63,27 @@ class RuleModel(BaseLlm):
 def _reply(contents: Sequence[types.Content]) -> types.Part:
     parts = [part for content in contents for part in content.parts or []]
     if answer := parts[-1].function_response:
-        return types.Part(text=_told(answer.name or "", answer.response or {}))
-    asked = parts[-1].text or ""
-    named = re.findall(r"\b[A-Z]\d+\b", " ".join(part.text or "" for part in parts))
-    if not named:
+        return types.Part(text=_sentence(answer.name or "", answer.response or {}))
+    question = parts[-1].text or ""
+    orders = re.findall(r"\b[A-Z]\d+\b", " ".join(part.text or "" for part in parts))
+    if not orders:
         return types.Part(text="Which order is it?")
-    tool = "refund" if "refund" in asked.lower() else "find_order"
-    # The last one that was named, perhaps days ago, in another process.
-    return types.Part.from_function_call(name=tool, args={"order_id": named[-1]})
+    tool = "refund" if "refund" in question.lower() else "find_order"
+    # The order that was named last, perhaps days ago and in another process.
+    return types.Part.from_function_call(name=tool, args={"order_id": orders[-1]})
 
 
-def _told(tool: str, answer: dict[str, Any]) -> str:
+def _sentence(tool: str, answer: dict[str, Any]) -> str:
     if error := answer.get("error"):
         return f"I am sorry: {error}."
     if tool == "refund":
-        return f"Done: {answer['paid_back']:.2f} for order {answer['order_id']} are on their way to you."
+        return f"Done: {answer['refunded']:.2f} for order {answer['order_id']} are on their way to you."
     return f"Order {answer['order_id']} ({' and '.join(answer['items'])}) is {answer['status']}."
 
 
 root_agent = LlmAgent(
     name="support_agent",
     model=RuleModel(),
-    instruction="You answer questions about orders, and pay back what a customer is not happy with.",
+    instruction="You answer questions about orders, and refund them if a customer is not happy.",
     tools=[find_order, refund],
 )

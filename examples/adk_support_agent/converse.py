@@ -1,4 +1,4 @@
-"""Says something to the support agent, in a session that any process can go on with.
+"""Sends messages to the support agent, in a session that any process can continue.
 
 python converse.py --session s-1 "Where is order A17?"
 """
@@ -35,16 +35,18 @@ async def converse(url: str, session_id: str, texts: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--url", default="http://127.0.0.1:8080", help="where Runfold's API is")
+    parser.add_argument("--url", default="http://127.0.0.1:8080", help="the address of Runfold's API")
     parser.add_argument(
-        "--session", required=True, help="the session's id, of a new one or of one to go on with"
+        "--session", required=True, help="the id of the session, which is created if it does not exist"
     )
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help="what the customer says, turn by turn")
-    given = parser.parse_args()
+    parser.add_argument(
+        "texts", nargs="+", metavar="TEXT", help="a message of the customer, one for each turn"
+    )
+    arguments = parser.parse_args()
     try:
-        asyncio.run(converse(given.url, given.session, given.texts))
+        asyncio.run(converse(arguments.url, arguments.session, arguments.texts))
     except UnavailableError as error:
-        raise SystemExit(f"{error}; is `runfold dev` running there?") from error
+        raise SystemExit(f"{error}; is `runfold dev` running?") from error
 
 
 if __name__ == "__main__":

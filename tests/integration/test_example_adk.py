@@ -90,10 +90,9 @@ def test_what_the_readme_shows_is_what_the_agent_says():
 
 
 def commands(name: str) -> list[list[str]]:
-    """The README's lines that begin with a program of ours and have `name` in them."""
-    return [
-        shlex.split(line) for line in README.splitlines() if line.startswith(".venv/bin/") and name in line
-    ]
+    """The README's commands that begin with a program of ours and have `name` in them."""
+    lines = README.replace("\\\n", " ").splitlines()
+    return [shlex.split(line) for line in lines if line.startswith(".venv/bin/") and name in line]
 
 
 def renamed(command: list[str], session_id: str) -> list[str]:
