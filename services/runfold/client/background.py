@@ -27,6 +27,8 @@ ConnectedT = TypeVar("ConnectedT")
 _CLOSE_SECONDS: Final = 10.0
 """How long the end of a program waits for connections to close, such as for Kafka's answers."""
 
+_ENDING: Final = "the program is ending, and Runfold has closed its connections"
+
 
 class BackgroundLoop:
     """An event loop in a daemon thread of its own."""
@@ -34,6 +36,7 @@ class BackgroundLoop:
     def __init__(self) -> None:
         self._process_id = os.getpid()
         self._keepers: set[_Keeper[Any]] = set()
+        self._finishing: set[asyncio.Task[object]] = set()
         started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(started)), name="runfold", daemon=True
@@ -88,6 +91,18 @@ class BackgroundLoop:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(action)
 
+    def finish(self, work: Coroutine[Any, Any, object]) -> None:
+        """As `call`, where the garbage collector may be the caller: in the background thread itself
+        the work is only started, and at the end of the program it is dropped.
+        """
+        if threading.current_thread() is self._thread:
+            self._finishing.add(task := self._loop.create_task(work))
+            task.add_done_callback(self._finishing.discard)
+        elif self.is_running():
+            self.call(work)
+        else:
+            work.close()
+
     def keep(self, keeper: "_Keeper[Any]") -> None:
         """Holds on to the keeper for its lifetime, and closes its connection when the program
         ends.
@@ -127,7 +142,7 @@ class _Task(Generic[AnswerT]):
             loop.call_soon_threadsafe(self._start, context=copy_context())
         except RuntimeError:
             work.close()
-            raise RuntimeError("Runfold's connections are closed: the program is ending") from None
+            raise RuntimeError(_ENDING) from None
 
     def cancel(self) -> None:
         with suppress(RuntimeError):
@@ -177,17 +192,21 @@ class _Process:
     def __init__(self) -> None:
         self._loops: list[BackgroundLoop] = []
         self._starting = threading.Lock()
+        self._is_ending = False
         os.register_at_fork(after_in_child=self._forked)
         atexit.register(self.stop)
 
     def background(self) -> BackgroundLoop:
         if not self._loops or not self._loops[-1].is_running():
+            if self._is_ending:
+                raise RuntimeError(_ENDING)
             with self._starting:
                 if not self._loops or not self._loops[-1].is_running():
                     self._loops.append(BackgroundLoop())
         return self._loops[-1]
 
     def stop(self) -> None:
+        self._is_ending = True
         for loop in self._loops:
             loop.stop()
 
