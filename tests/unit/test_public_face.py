@@ -194,6 +194,15 @@ def test_what_is_no_event_is_refused_with_what_is_expected():
         event_of({"message": "hi"}, "r-1")
 
 
+async def test_what_is_no_event_is_refused_before_anything_is_sent():
+    async with HttpSessions("http://127.0.0.1:1") as sessions:
+        with pytest.raises(runfold.InvalidEventError, match="a dict is not an event"):
+            await sessions.append("s-1", {"message": "hi"})
+        with pytest.raises(runfold.InvalidEventError, match="a str is not an event") as refused:
+            await sessions.append_batch("s-1", [runfold.UserMessage(message="hi"), "hi"])
+    assert refused.value.index == 1
+
+
 def test_a_field_that_no_envelope_has_is_a_type_error():
     with pytest.raises(TypeError, match="turn"):
         event_of(runfold.UserMessage(message="hi"), "r-1", turn="t-1")

@@ -1,4 +1,4 @@
-"""The fields that an event has beside its data, and how a verb makes an event of what it is given."""
+"""The fields of an event besides its data, and the making of an event from data and these fields."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -129,8 +129,8 @@ class Sessions:
             display_name=new.display_name,
             expires_at=_expiry(new.ttl, new.expires_at, now),
         )
-        if standing := await self._standing(session_id, now):
-            return await self._created_before(standing, new.event_id), False
+        if existing_record := await self._unexpired(session_id, now):
+            return await self._created_before(existing_record, new.event_id), False
         state = without_temporary(new.state)
         with naming_state_key([state], field="state"):
             opening = _opening(created, state, event_id=new.event_id, now=now)
@@ -261,7 +261,7 @@ class Sessions:
         """
         return await self._reader.list(app=app, user=user, labels=labels or {}, limit=limit, cursor=cursor)
 
-    async def _standing(self, session_id: str, now: datetime) -> SessionRecord | None:
+    async def _unexpired(self, session_id: str, now: datetime) -> SessionRecord | None:
         """The session that has the id, if there is one. A session that has expired is deleted."""
         record = await self._reader.find(session_id)
         if record is not None and has_expired(record, now):

@@ -13,7 +13,7 @@ CreationId = Annotated[
     Field(
         description="A UUID in lower case that is new for each creation. A creation that is"
         " sent again with the same"
-        " `event_id` counts once. It is also the id of what is created, unless the request names another id."
+        " `event_id` counts once. It is also the new id, unless the request names another id."
     ),
 ]
 

@@ -135,7 +135,7 @@ class Generate(_Generating):
 
     def source(self) -> Source:
         if self.facts is not None:
-            return DirectFacts([NewFact(text=given.fact, topics=given.topics) for given in self.facts])
+            return DirectFacts([NewFact(text=fact.fact, topics=fact.topics) for fact in self.facts])
         if self.contents is not None:
             return Contents([content.fields() for content in self.contents])
         assert self.session is not None
@@ -167,11 +167,11 @@ class Ingest(_Generating):
         """The contents. A content without an id gets the default id of its index."""
         return [
             StreamContent(
-                given.content.fields(),
-                event_id=given.event_id or (default_ids[index] if default_ids is not None else None),
-                event_time=given.event_time,
+                entry.content.fields(),
+                event_id=entry.event_id or (default_ids[index] if default_ids is not None else None),
+                event_time=entry.event_time,
             )
-            for index, given in enumerate(self.contents)
+            for index, entry in enumerate(self.contents)
         ]
 
 

@@ -153,7 +153,7 @@ class HttpMemories:
         cursor: str | None = None,
     ) -> tuple[Sequence[MemoryRecord], str | None]:
         """As `Memories.list`, with a `limit` up to 1,000. A key of `scope` must not contain a colon."""
-        wanted = _said(wanted)
+        wanted = _sendable(wanted)
         parameters = {"order": wanted.order, "ascending": wanted.ascending, **_paging(limit, cursor)}
         parameters["scope"] = pairs(wanted.scope or {}, field="scope")
         body = await self._client.call("GET", f"{_path(bank_id)}/memories", params=parameters)
@@ -192,7 +192,7 @@ class HttpMemories:
 
     async def purge(self, bank_id: str, wanted: MemoriesWanted | None = None, *, force: bool = True) -> int:
         """As `Memories.purge`."""
-        request = {"scope": _said(wanted).scope, "force": force}
+        request = {"scope": _sendable(wanted).scope, "force": force}
         body = await self._client.call("POST", f"{_path(bank_id)}/memories/purge", json=_json(request))
         return Purged.model_validate_json(body).count
 
@@ -249,7 +249,7 @@ class HttpMemories:
         request = {"scope": scope or None, **_source(source), **_options(options)}
         path = f"{_path(bank_id)}/memories/generate"
         body = await self._client.call("POST", path, json=_json(request), timeout=self._generation_seconds)
-        return [one.outcome() for one in GeneratedMemories.model_validate_json(body).generated]
+        return [memory.outcome() for memory in GeneratedMemories.model_validate_json(body).generated]
 
     async def ingest(
         self,
@@ -273,8 +273,8 @@ class HttpMemories:
         }
         path = f"{_path(bank_id)}/memories/ingest"
         body = await self._client.call("POST", path, json=_json(request), timeout=self._generation_seconds)
-        said = StreamPosition.model_validate_json(body)
-        return Position(said.run_id, said.offset) if said.offset is not None else None
+        position = StreamPosition.model_validate_json(body)
+        return Position(position.run_id, position.offset) if position.offset is not None else None
 
 
 def _path(bank_id: str, memory_id: str | None = None) -> str:
@@ -286,8 +286,8 @@ def _paging(limit: int, cursor: str | None) -> dict[str, Any]:
     return {"limit": limit, **({"cursor": cursor} if cursor is not None else {})}
 
 
-def _said(wanted: MemoriesWanted | None) -> MemoriesWanted:
-    """What is wanted, as far as HTTP has words for it. Raises `InvalidEventError`."""
+def _sendable(wanted: MemoriesWanted | None) -> MemoriesWanted:
+    """The selection. Raises `InvalidEventError` if it cannot be sent over HTTP."""
     wanted = wanted or MemoriesWanted()
     if wanted.matches is not None:
         raise _no_filter()
@@ -315,7 +315,7 @@ def _revision(options: RevisionOptions | None) -> dict[str, Any]:
 def _source(source: Source) -> dict[str, Any]:
     match source:
         case DirectFacts():
-            return {"facts": [{"fact": one.text, "topics": one.topics} for one in source.facts]}
+            return {"facts": [{"fact": fact.text, "topics": fact.topics} for fact in source.facts]}
         case Contents():
             return {"contents": source.contents}
         case _:
@@ -323,8 +323,8 @@ def _source(source: Source) -> dict[str, Any]:
 
 
 def _options(options: GenerationOptions | None) -> dict[str, Any]:
-    """In the words of our API: all of it, so that defaults count too where a stream knows
-    others.
+    """The options as fields of the request. All options are sent, because a default counts too if
+    the stream has other options.
     """
     if options is None:
         return {}

@@ -189,7 +189,7 @@ def _changes(display_name: str | None, ttl: timedelta | None, expires_at: dateti
 
 
 def _parameters(wanted: EventsWanted) -> dict[str, Any]:
-    given = {
+    parameters = {
         "type": sorted(wanted.types),
         "first_offset": wanted.first_offset or None,
         "end_offset": wanted.end_offset,
@@ -197,7 +197,7 @@ def _parameters(wanted: EventsWanted) -> dict[str, Any]:
         "newest": wanted.newest,
         "limit": wanted.limit,
     }
-    return {name: value for name, value in given.items() if value not in (None, [])}
+    return {name: value for name, value in parameters.items() if value not in (None, [])}
 
 
 def _state(body: bytes) -> dict[str, Any]:
