@@ -306,8 +306,8 @@ async def _publish_retry(trigger: Trigger, facts: Sequence[NewFact]) -> Trigger:
     request = trigger.data.model_copy(update={"options": options})
     event = trigger.run.event(request, event_id=derived_id("again", trigger.event.event_id))
     await trigger.run.append(event, late=True)
-    # Another process may have published the same trigger before, and answered it. The record of
-    # this one then counts for nothing, and the answer is before it: so not its offset.
+    # Another process may have published the same trigger before, and answered it. The answer is then
+    # before this record, so the search for it begins at the offset of the first trigger.
     return Trigger(trigger.run, event, trigger.offset)
 
 

@@ -1,7 +1,7 @@
-"""The configuration of a Memory Bank as Agent Engine has it, and how it stands for ours.
+"""Agent Engine's configuration of a Memory Bank, and its conversion to `BankConfig`.
 
-Of what comes we understand a part. All of it is kept as it came and given back so, but for what was
-changed since in our own words.
+Runfold uses a part of the configuration. All of it is stored and returned as it came, except for
+fields that were changed through Runfold's own API since.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from runfold_schemas.memories import (
 )
 
 BankFields = dict[str, Any]
-"""Fields of `BankConfig` with their values."""
+"""Values of `BankConfig`, by field."""
 
 
 class GranularTtl(Message):
@@ -125,7 +125,7 @@ class GenerationConfig(Message):
 
 
 class MemoryBankConfig(Message):
-    """What of the configuration we understand."""
+    """The fields of the configuration that Runfold uses."""
 
     proto: ClassVar[str] = f"{PACKAGE}.ReasoningEngineContextSpec.MemoryBankConfig"
 
@@ -166,7 +166,7 @@ class MemoryBankConfig(Message):
         )
 
 
-_BANK_FIELDS_BY_FIELD: Final[Mapping[str, tuple[str, ...]]] = {
+_BANK_FIELDS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "disableMemoryRevisions": ("disable_revisions",),
     "ttlConfig": (
         "memory_ttl_seconds",
@@ -179,36 +179,34 @@ _BANK_FIELDS_BY_FIELD: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def bank_fields(given: Mapping[str, Any]) -> BankFields:
-    """What a configuration says in our words. Raises pydantic's `ValidationError`."""
-    default_rule(given)
-    return MemoryBankConfig.model_validate(given).to_runfold()
+def bank_fields(configuration: Mapping[str, Any]) -> BankFields:
+    """The configuration as fields of `BankConfig`. Raises pydantic's `ValidationError`."""
+    default_rule(configuration)
+    return MemoryBankConfig.model_validate(configuration).to_runfold()
 
 
-def is_understood(given: Mapping[str, Any]) -> bool:
+def is_valid(configuration: Mapping[str, Any]) -> bool:
     try:
-        bank_fields(given)
+        bank_fields(configuration)
     except ValidationError:
         return False
     return True
 
 
-def default_rule(given: Mapping[str, Any]) -> TriggerRule | None:
-    """When memories are generated of streams that nobody has given a rule, if a configuration says
-    so.
-    """
-    config = MemoryBankConfig.model_validate(given).generation_config
+def default_rule(configuration: Mapping[str, Any]) -> TriggerRule | None:
+    """The rule of streams without a rule of their own, if the configuration has one."""
+    config = MemoryBankConfig.model_validate(configuration).generation_config
     return config.generation_trigger_config.rule() if config and config.generation_trigger_config else None
 
 
-def wire_form(config: BankConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration as it was given, but for the fields that our own verbs have changed
-    since.
+def wire_form(config: BankConfig, received: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration as it was received, with the fields that were changed through Runfold's own
+    API since.
     """
-    said, now = bank_fields(given), MemoryBankConfig.of(config).json_form()
-    form = dict(given)
-    for field, names in _BANK_FIELDS_BY_FIELD.items():
-        if any(said[name] != getattr(config, name) for name in names):
+    before, now = bank_fields(received), MemoryBankConfig.of(config).json_form()
+    form = dict(received)
+    for field, names in _BANK_FIELDS_OF.items():
+        if any(before[name] != getattr(config, name) for name in names):
             form.pop(field, None)
             form |= {field: now[field]} if field in now else {}
     return form
@@ -224,8 +222,8 @@ def _bank_topic(config: TopicConfig) -> BankTopic:
 
 def _example(example: Example) -> ExampleMessage:
     events = tuple(
-        ExampleEvent(content=_Content(role=said.role, parts=(_Text(text=said.text),)))
-        for said in example.conversation
+        ExampleEvent(content=_Content(role=message.role, parts=(_Text(text=message.text),)))
+        for message in example.conversation
     )
     memories = [
         ExampleMemoryMessage(

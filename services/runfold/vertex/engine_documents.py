@@ -1,7 +1,7 @@
-"""Engines as messages of Agent Engine's, and how they stand for banks of ours.
+"""Agent Engine's messages for engines, and their conversion to banks.
 
-What of an engine means something here is in the bank's own fields; all else is kept beside them and
-given back as it came.
+The fields of an engine that Runfold uses are fields of the bank. All other fields are stored beside
+them, and returned as they came.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Self
 from pydantic import AfterValidator, ConfigDict, model_validator
 
 from runfold.generation.triggers import TriggerRule
-from runfold.vertex.bank_config import bank_fields, default_rule, is_understood, wire_form
+from runfold.vertex.bank_config import bank_fields, default_rule, is_valid, wire_form
 from runfold.vertex.filters import Kind, Path
 from runfold.vertex.messages import PACKAGE, Fields, Message, Timestamp, camel, camel_name, rfc3339
 from runfold.vertex.names import ENGINES, Name
@@ -26,20 +26,20 @@ FILTER_FIELDS: Final[Mapping[str, Kind]] = {
     "create_time": "time",
     "update_time": "time",
 }
-"""What engines can be filtered by."""
+"""The fields that engines can be filtered by."""
 
 _CONTEXT: Final = "contextSpec"
 _MEMORY: Final = "memoryBankConfig"
 
-_GIVEN_OUT: Final = ("name", "createTime", "updateTime", "etag")
-"""Fields that are ours to say."""
+_OUTPUT_ONLY: Final = ("name", "createTime", "updateTime", "etag")
+"""Fields that a client cannot set."""
 
-_OWN: Final = {"displayName": "display_name", "description": "description", "labels": "labels"}
-"""Fields that a bank has as well."""
+_BANK_FIELDS: Final = {"displayName": "display_name", "description": "description", "labels": "labels"}
+"""Fields that a bank has too."""
 
 
-def _understood(context: dict[str, Any]) -> dict[str, Any]:
-    """A configuration that we could not read is refused here, not when it is needed."""
+def _check_memory_config(context: dict[str, Any]) -> dict[str, Any]:
+    """Refuses an invalid configuration when it is written, instead of when it is used."""
     memory = context.get(_MEMORY) or {}
     if not isinstance(memory, dict):
         raise ValueError("memoryBankConfig is not an object")  # noqa: TRY004  # pydantic's own errors are these
@@ -48,7 +48,7 @@ def _understood(context: dict[str, Any]) -> dict[str, Any]:
 
 
 class EngineMessage(Message):
-    """An engine, with whatever else it was created with."""
+    """An engine, with all fields that it was created with."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -65,7 +65,7 @@ class EngineMessage(Message):
 
     @classmethod
     def of(cls, bank: BankRecord, name: Name) -> "EngineMessage":
-        """`name` is that of the location, or of anything in it."""
+        """`name` is the name of the location, or of a resource in it."""
         config = bank.config
         message = cls(
             name=str(Name(((ENGINES, bank.bank_id),), name.project, name.location)),
@@ -83,14 +83,14 @@ class EngineMessage(Message):
 
 
 class EngineInput(Message):
-    """An engine to create, or what changes of one."""
+    """The fields of an engine to create, or of an engine that change."""
 
     model_config = ConfigDict(extra="allow")
 
     display_name: DisplayName | None = None
     description: str | None = None
     labels: Labels | None = None
-    context_spec: Annotated[Fields, AfterValidator(_understood)] | None = None
+    context_spec: Annotated[Fields, AfterValidator(_check_memory_config)] | None = None
 
     @model_validator(mode="after")
     def _is_not_too_deep(self) -> Self:
@@ -102,64 +102,66 @@ class EngineInput(Message):
         return BankConfig(**self.changes(BankConfig(), None))
 
     def changes(self, before: BankConfig, mask: str | None) -> dict[str, Any]:
-        """What changes of a bank's configuration: what the mask names, or, without a mask, what
-        there is. Raises `InvalidEventError`.
+        """The changes of a bank's configuration: the fields that the mask names; without a mask, all
+        fields of the message. Raises `InvalidEventError`.
         """
-        given = self._given()
+        fields = self._fields()
         paths: list[Path] = (
-            _paths(mask) if mask and mask != "*" else [(name,) for name in given if name != _CONTEXT]
+            _paths(mask) if mask and mask != "*" else [(name,) for name in fields if name != _CONTEXT]
         )
         changes: dict[str, Any] = {}
         foreign = dict(before.foreign)
         for path in paths:
-            if path[0] in _OWN:
-                changes[_OWN[path[0]]] = given.get(path[0], {} if path[0] == "labels" else None)
-            elif path[0] != _CONTEXT and path[0] not in _GIVEN_OUT:
+            if path[0] in _BANK_FIELDS:
+                changes[_BANK_FIELDS[path[0]]] = fields.get(path[0], {} if path[0] == "labels" else None)
+            elif path[0] != _CONTEXT and path[0] not in _OUTPUT_ONLY:
                 foreign.pop(path[0], None)
-                foreign |= {path[0]: given[path[0]]} if path[0] in given else {}
-        memory = self._memory(given.get(_CONTEXT) or {}, before, paths, merges=not mask or mask == "*")
+                foreign |= {path[0]: fields[path[0]]} if path[0] in fields else {}
+        memory = self._memory_config(
+            fields.get(_CONTEXT) or {}, before, paths, merges=not mask or mask == "*"
+        )
         if memory is not None:
             foreign[_CONTEXT] = {_MEMORY: memory}
             changes |= bank_fields(memory)
         return {**changes, "foreign": foreign}
 
-    def _given(self) -> dict[str, Any]:
-        """The fields that there are, by their names in camelCase."""
+    def _fields(self) -> dict[str, Any]:
+        """The fields with a value, by their names in camelCase."""
         others: dict[str, Any] = camel(self.model_extra or {})
         own = {camel_name(name): getattr(self, name) for name in type(self).model_fields}
         return {name: value for name, value in (others | own).items() if value is not None}
 
-    def _memory(
+    def _memory_config(
         self, context: Mapping[str, Any], before: BankConfig, paths: list[Path], *, merges: bool
     ) -> dict[str, Any] | None:
-        """The configuration of the bank after the change; None where it does not change."""
-        known = (_context(before) or {}).get(_MEMORY, {})
-        told = context.get(_MEMORY) or {}
+        """The bank's configuration after the change; None if it does not change."""
+        old = (_context(before) or {}).get(_MEMORY, {})
+        new = context.get(_MEMORY) or {}
         if merges:
-            return {**known, **told} if told else None
-        named = [path[1:] for path in paths if path[0] == _CONTEXT]
-        if not named:
+            return {**old, **new} if new else None
+        masked = [path[1:] for path in paths if path[0] == _CONTEXT]
+        if not masked:
             return None
-        if any(len(path) <= 1 for path in named):
-            return dict(told)
-        fields = {path[1] for path in named}
-        kept = {name: value for name, value in known.items() if name not in fields}
-        return kept | {name: value for name, value in told.items() if name in fields}
+        if any(len(path) <= 1 for path in masked):
+            return dict(new)
+        fields = {path[1] for path in masked}
+        kept = {name: value for name, value in old.items() if name not in fields}
+        return kept | {name: value for name, value in new.items() if name in fields}
 
 
 class DeleteEngine(Message):
-    """With `force`, whatever is in it."""
+    """A request to delete an engine. With `force`, its memories and sessions are deleted too."""
 
     force: bool = False
 
 
 def ingestion_rule(bank: BankRecord) -> TriggerRule | None:
-    """When memories are generated of the engine's streams, if it says so."""
+    """The rule of the engine's streams without a rule of their own, if the engine has one."""
     return default_rule((_context(bank.config) or {}).get(_MEMORY, {}))
 
 
 def filter_value(bank: BankRecord, path: Path) -> Any:
-    """What a filter asks for."""
+    """The value of a field for a filter."""
     config = bank.config
     match path:
         case ("display_name",):
@@ -177,11 +179,13 @@ def filter_value(bank: BankRecord, path: Path) -> Any:
 
 
 def _context(config: BankConfig) -> dict[str, Any] | None:
-    """What is said of memory; Google's client needs it to be whole if it is there."""
+    """The engine's context with its memory configuration. Google's client needs the whole
+    configuration, or none.
+    """
     context = config.foreign.get(_CONTEXT)
-    given = context.get(_MEMORY) if isinstance(context, dict) else None
-    # Our own verbs take whatever they are given there.
-    memory = wire_form(config, given if isinstance(given, dict) and is_understood(given) else {})
+    received = context.get(_MEMORY) if isinstance(context, dict) else None
+    # Runfold's own API stores any value in this field.
+    memory = wire_form(config, received if isinstance(received, dict) and is_valid(received) else {})
     return {_MEMORY: memory} if memory else None
 
 
@@ -189,5 +193,5 @@ def _paths(mask: str) -> list[Path]:
     paths = [tuple(camel_name(step) for step in path.strip().split(".")) for path in mask.split(",")]
     for path in paths:
         if not all(path):
-            raise InvalidEventError(f"updateMask: {mask!r} names a field without a name", field="updateMask")
+            raise InvalidEventError(f"updateMask: {mask!r} contains an empty name", field="updateMask")
     return paths

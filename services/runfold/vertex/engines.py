@@ -1,13 +1,13 @@
-"""Engines of Agent Engine over HTTP, each of them a bank of ours with the sessions of its id.
+"""The routes of engines. An engine is a bank, together with the sessions whose app has its id.
 
     POST   reasoningEngines      create one
     GET    reasoningEngines      list them, by filter
     GET    {engine}              read one
-    PATCH  {engine}              name, description, labels, configuration of its memories
-    DELETE {engine}              gone; by force with its memories and sessions
+    PATCH  {engine}              change name, description, labels, and the memories' configuration
+    DELETE {engine}              delete it; with force, its memories and sessions too
 
-Engines have numbers for ids, as the product's: banks of other ids are there for our own verbs
-alone.
+Ids of engines are numbers, as in Google's product. Banks with other ids exist only in Runfold's own
+API.
 """
 
 import re
@@ -34,7 +34,7 @@ from runfold.vertex.messages import Empty, Message
 from runfold.vertex.names import ENGINES, Name, new_id
 from runfold.vertex.operations import finished_operation
 from runfold.vertex.paging import fetch_page, requested_page
-from runfold.vertex.requests import json_response, name_of, query_parameter, read_message
+from runfold.vertex.requests import json_page, json_response, name_of, query_parameter, read_message
 from runfold.vertex.session_documents import belongs
 from runfold_projections.memory import BankRecord
 from runfold_schemas.errors import BankNotEmptyError, BankNotFoundError, SessionNotFoundError
@@ -45,7 +45,7 @@ _AT_A_TIME: Final = 100
 
 
 class BankEngines:
-    """Which engines there are: the banks of ours whose ids are numbers."""
+    """The engines: the banks whose ids are numbers."""
 
     def __init__(self, memories: Callable[[], Memories]) -> None:
         self._memories = memories
@@ -60,8 +60,8 @@ class BankEngines:
 
 
 def bank_id(engine_id: str) -> str:
-    """The bank that is the engine, which need not be there. Raises `BankNotFoundError` for what no
-    engine is called.
+    """The id of the engine's bank, which need not exist. Raises `BankNotFoundError` if the id cannot
+    be an engine's.
     """
     if not _NUMBER.fullmatch(engine_id):
         raise BankNotFoundError(engine_id)
@@ -69,28 +69,28 @@ def bank_id(engine_id: str) -> str:
 
 
 def engine_routes(memories: Callable[[], Memories], sessions: Callable[[], Sessions]) -> RouteGroup:
-    """Both give what the routes speak to, or raise while there is no connection."""
+    """Both callables return clients that the routes use, or raise while there is no connection."""
     handlers = _EngineHandlers(memories, sessions)
-    one, many = "/reasoningEngines/{engine}", "/reasoningEngines"
+    item, collection = "/reasoningEngines/{engine}", "/reasoningEngines"
     routes = [
-        Route(many, handlers.create, methods=["POST"]),
-        Route(many, handlers.list, methods=["GET"]),
-        Route(one, handlers.get, methods=["GET"]),
-        Route(one, handlers.update, methods=["PATCH"]),
-        Route(one, handlers.delete, methods=["DELETE"]),
+        Route(collection, handlers.create, methods=["POST"]),
+        Route(collection, handlers.list, methods=["GET"]),
+        Route(item, handlers.get, methods=["GET"]),
+        Route(item, handlers.update, methods=["PATCH"]),
+        Route(item, handlers.delete, methods=["DELETE"]),
     ]
     return RouteGroup(
         routes,
         {
-            "createReasoningEngine": handlers.written,
-            "updateReasoningEngine": handlers.written,
-            "deleteReasoningEngine": handlers.deleted,
+            "createReasoningEngine": handlers.read_engine,
+            "updateReasoningEngine": handlers.read_engine,
+            "deleteReasoningEngine": handlers.read_nothing,
         },
     )
 
 
 class _EngineHandlers:
-    """What the routes share, and what they do with it."""
+    """The handlers of the routes."""
 
     def __init__(self, memories: Callable[[], Memories], sessions: Callable[[], Sessions]) -> None:
         self._memories = memories
@@ -98,54 +98,56 @@ class _EngineHandlers:
         self._engines = BankEngines(memories)
 
     async def create(self, request: Request) -> Response:
-        location, asked = name_of(request), await read_message(request, EngineInput)
-        bank = await self._memories().create_bank(new_id(), asked.config())
+        location, engine = name_of(request), await read_message(request, EngineInput)
+        bank = await self._memories().create_bank(new_id(), engine.config())
         return finished_operation(
             location.child(ENGINES, bank.bank_id), "createReasoningEngine", EngineMessage.of(bank, location)
         )
 
     async def get(self, request: Request) -> Response:
-        return json_response(await self.written(name_of(request), ()))
+        return json_response(await self.read_engine(name_of(request), ()))
 
-    async def written(self, name: Name, _: Sequence[str]) -> Message:
+    async def read_engine(self, name: Name, _: Sequence[str]) -> Message:
         return EngineMessage.of(await self._engines.bank(name.engine_id), name)
 
     async def list(self, request: Request) -> Response:
-        """Engines that the filter holds of, the newest first."""
-        location, asked = name_of(request), requested_page(request)
-        wanted = parse_filter(query_parameter(request, "filter"), FILTER_FIELDS)
-        found, token = await fetch_page(self._banks, partial(_is_wanted, wanted), asked)
-        shown = [EngineMessage.of(bank, location).json_form() for bank in found]
-        return json_response({"reasoningEngines": shown, **({"nextPageToken": token} if token else {})})
+        """Lists the engines that the filter matches, the newest first."""
+        location, page = name_of(request), requested_page(request)
+        filter_ = parse_filter(query_parameter(request, "filter"), FILTER_FIELDS)
+        banks, token = await fetch_page(self._banks, partial(_matches, filter_), page)
+        items = [EngineMessage.of(bank, location).json_form() for bank in banks]
+        return json_page("reasoningEngines", items, token)
 
     async def update(self, request: Request) -> Response:
-        name, asked = name_of(request), await read_message(request, EngineInput)
+        name, engine = name_of(request), await read_message(request, EngineInput)
         before = await self._engines.bank(name.engine_id)
-        changes = asked.changes(before.config, query_parameter(request, "updateMask"))
+        changes = engine.changes(before.config, query_parameter(request, "updateMask"))
         bank = await self._memories().update_bank(before.bank_id, changes)
         return finished_operation(name, "updateReasoningEngine", EngineMessage.of(bank, name))
 
     async def delete(self, request: Request) -> Response:
-        """With `force` in the query or in the body, also an engine that has something in it."""
-        name, asked = name_of(request), await read_message(request, DeleteEngine)
-        force = asked.force or query_parameter(request, "force") == "true"
+        """Deletes an engine. If it has memories or sessions, `force` is needed in the query or in the
+        body.
+        """
+        name, message = name_of(request), await read_message(request, DeleteEngine)
+        force = message.force or query_parameter(request, "force") == "true"
         bank = await self._engines.bank(name.engine_id)
         await self._delete_sessions(name, force=force)
         await self._memories().delete_bank(bank.bank_id, force=force)
         return finished_operation(name, "deleteReasoningEngine", Empty())
 
-    async def deleted(self, _: Name, __: Sequence[str]) -> Message:
+    async def read_nothing(self, _: Name, __: Sequence[str]) -> Message:
         return Empty()
 
     async def _banks(self, limit: int, cursor: str | None) -> tuple[Sequence[BankRecord], str | None]:
         return await self._memories().banks(limit=limit, cursor=cursor)
 
     async def _delete_sessions(self, engine: Name, *, force: bool) -> None:
-        """Raises `BankNotEmptyError` where there are any, and no `force`."""
+        """Raises `BankNotEmptyError` if there are sessions, and `force` is not set."""
         sessions, cursor = self._sessions(), None
         while True:
-            found, cursor = await sessions.list(app=engine.engine_id, limit=_AT_A_TIME, cursor=cursor)
-            for session in found:
+            page, cursor = await sessions.list(app=engine.engine_id, limit=_AT_A_TIME, cursor=cursor)
+            for session in page:
                 if not belongs(session, engine):
                     continue
                 if not force:
@@ -153,10 +155,10 @@ class _EngineHandlers:
                 try:
                     await sessions.delete(session.session_id)
                 except SessionNotFoundError:
-                    continue  # somebody else was faster
+                    continue  # another request has deleted it
             if cursor is None:
                 return
 
 
-def _is_wanted(wanted: Filter, bank: BankRecord) -> bool:
-    return bool(_NUMBER.fullmatch(bank.bank_id)) and matches(wanted, partial(filter_value, bank))
+def _matches(filter_: Filter, bank: BankRecord) -> bool:
+    return bool(_NUMBER.fullmatch(bank.bank_id)) and matches(filter_, partial(filter_value, bank))

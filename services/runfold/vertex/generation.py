@@ -1,11 +1,11 @@
-"""Memories generated over HTTP: of facts, of contents, or of a session of the engine; at once, or
-from time to time.
+"""The routes that generate memories: from facts, from contents, or from a session of the engine; at
+once, or from time to time.
 
-    POST {engine}/memories:generate          what has become of memories
-    POST {engine}/memories:ingestEvents      contents for a stream
+    POST {engine}/memories:generate          generate, and return the changed memories
+    POST {engine}/memories:ingestEvents      append contents to a stream
 
-What fails is told as an error at once: Google's clients do not look at one in an operation that is
-done.
+An error is answered with its status, and not in a finished operation, because Google's clients
+ignore errors there.
 """
 
 from collections.abc import Sequence
@@ -38,59 +38,59 @@ _ACTIONS: Final[dict[str, Literal["CREATED", "UPDATED", "DELETED"]]] = {
     "U": "UPDATED",
     "D": "DELETED",
 }
-"""By what stands for them in the id of an operation."""
+"""By the letter that stands for the action in an operation's id."""
 
 
 def generation_routes(generation: Generation) -> RouteGroup:
-    """What its generator speaks to it says itself, or raises while there is no connection."""
+    """The handlers raise while `generation` has no connection."""
 
     async def generate(request: Request) -> Response:
-        engine, asked, now = name_of(request), await read_message(request, Generate), datetime.now(UTC)
-        generated = await generation.generator().generate(
-            bank_id(engine.engine_id), asked.scope, asked.source(), asked.options(now)
+        engine, message, now = name_of(request), await read_message(request, Generate), datetime.now(UTC)
+        memories = await generation.generator().generate(
+            bank_id(engine.engine_id), message.scope, message.source(), message.options(now)
         )
-        response = GenerateResponse.of(generated, engine)
-        return finished_operation(engine, "generateMemories", response, *map(_fact, generated))
+        response = GenerateResponse.of(memories, engine)
+        return finished_operation(engine, "generateMemories", response, *map(_write_detail, memories))
 
-    async def generated(name: Name, facts: Sequence[str]) -> Message:
-        return GenerateResponse.of([_generated(fact) for fact in facts], name)
+    async def read_generated(name: Name, details: Sequence[str]) -> Message:
+        return GenerateResponse.of([_parse_detail(detail) for detail in details], name)
 
     async def ingest_events(request: Request) -> Response:
-        engine, asked, now = name_of(request), await read_message(request, IngestEvents), datetime.now(UTC)
+        engine, message, now = name_of(request), await read_message(request, IngestEvents), datetime.now(UTC)
         bank = await generation.generator().memories.bank(bank_id(engine.engine_id))
         await generation.streams.ingest(
             bank.bank_id,
-            asked.scope,
-            asked.stream_id,
-            [event.to_runfold() for event in asked.direct_contents_source.events or []],
-            rule=asked.rule(),
+            message.scope,
+            message.stream_id,
+            [event.to_runfold() for event in message.direct_contents_source.events or []],
+            rule=message.rule(),
             default_rule=ingestion_rule(bank),
-            options=asked.options(now),
-            force_flush=asked.force_flush,
+            options=message.options(now),
+            force_flush=message.force_flush,
         )
         return finished_operation(engine, "ingestEvents", IngestResponse())
 
-    async def ingested(_: Name, __: Sequence[str]) -> Message:
+    async def read_nothing(_: Name, __: Sequence[str]) -> Message:
         return IngestResponse()
 
-    many = "/reasoningEngines/{engine}/memories"
+    collection = "/reasoningEngines/{engine}/memories"
     return RouteGroup(
         [
-            Route(f"{many}:generate", generate, methods=["POST"]),
-            Route(f"{many}:ingestEvents", ingest_events, methods=["POST"]),
+            Route(f"{collection}:generate", generate, methods=["POST"]),
+            Route(f"{collection}:ingestEvents", ingest_events, methods=["POST"]),
         ],
-        {"generateMemories": generated, "ingestEvents": ingested},
+        {"generateMemories": read_generated, "ingestEvents": read_nothing},
     )
 
 
-def _fact(generated: ChangedMemory) -> str:
-    """What an operation's id keeps."""
-    return f"{generated.action[0]}{generated.previous_revision_id or ''}/{generated.memory_id}"
+def _write_detail(memory: ChangedMemory) -> str:
+    """A changed memory as a text in the operation's id."""
+    return f"{memory.action[0]}{memory.previous_revision_id or ''}/{memory.memory_id}"
 
 
-def _generated(fact: str) -> ChangedMemory:
-    """Raises `WireError` for what was not given out here."""
-    before, slash, memory_id = fact[1:].partition("/")
-    if fact[:1] not in _ACTIONS or not slash:
+def _parse_detail(detail: str) -> ChangedMemory:
+    """The changed memory. Raises `WireError` if `_write_detail` did not write the text."""
+    before, slash, memory_id = detail[1:].partition("/")
+    if detail[:1] not in _ACTIONS or not slash:
         raise WireError("NOT_FOUND", "the operation does not exist")
-    return ChangedMemory(memory_id, _ACTIONS[fact[0]], before or None)
+    return ChangedMemory(memory_id, _ACTIONS[detail[0]], before or None)

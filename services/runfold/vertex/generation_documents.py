@@ -1,4 +1,4 @@
-"""What memories are generated of, as messages of Agent Engine's, and how it stands for ours."""
+"""Agent Engine's messages for the generation of memories, and their conversion to Runfold's."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -49,7 +49,7 @@ class DirectMemoriesSource(Message):
 
     def to_runfold(self) -> Source:
         return DirectFacts(
-            [NewFact(text=one.fact, topics=topics_of(one.topics)) for one in self.direct_memories]
+            [NewFact(text=memory.fact, topics=topics_of(memory.topics)) for memory in self.direct_memories]
         )
 
 
@@ -65,14 +65,14 @@ class DirectContentsSource(Message):
 
 
 class VertexSessionSource(Message):
-    """A session by its name, with the time that it is read from, and the one that it is read to."""
+    """The name of a session, and the times from which and before which its events are read."""
 
     session: str
     start_time: Timestamp | None = None
     end_time: Timestamp | None = None
 
     def to_runfold(self) -> Source:
-        """Raises `InvalidEventError` for what is not the name of a session."""
+        """Raises `InvalidEventError` if `session` is not the name of a session."""
         name = Name.parse(self.session)
         if name.id_in(SESSIONS) is None:
             raise InvalidEventError(
@@ -83,16 +83,16 @@ class VertexSessionSource(Message):
 
 
 class GenerationParameters(RevisionParameters):
-    """What is said of the memories that are generated."""
+    """The options of requests that generate memories."""
 
     metadata: MetadataMessage | None = None
     metadata_merge_strategy: MetadataMerge | Literal["METADATA_MERGE_STRATEGY_UNSPECIFIED"] | None = None
 
     def option_values(self, now: datetime) -> dict[str, Any]:
-        """The options of a generation, those that are given."""
+        """The options that the request contains."""
         strategy = self.metadata_merge_strategy
         at, ttl = self.revision_expire_time, self.revision_ttl
-        given = {
+        values = {
             "metadata": None if self.metadata is None else metadata_of(self.metadata),
             "metadata_merge": strategy if strategy != _UNSPECIFIED else None,
             "disable_revisions": self.disable_memory_revisions,
@@ -100,11 +100,11 @@ class GenerationParameters(RevisionParameters):
             "revision_expires_at": expiry(None, at, now, field="revisionExpireTime"),
             "revision_ttl_seconds": ttl.total_seconds() if ttl is not None else None,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class Generate(GenerationParameters):
-    """What memories are to be generated of, and for whom."""
+    """A request to generate memories."""
 
     one_of = (
         *RevisionParameters.one_of,
@@ -119,7 +119,7 @@ class Generate(GenerationParameters):
     allowed_topics: list[TopicMessage] | None = None
 
     def source(self) -> Source:
-        """Raises `InvalidEventError` where there is none."""
+        """The source. Raises `InvalidEventError` if the request has none."""
         source = self.direct_memories_source or self.direct_contents_source or self.vertex_session_source
         if source is None:
             raise InvalidEventError(
@@ -137,39 +137,39 @@ class Generate(GenerationParameters):
 
 
 class GeneratedMemory(Message):
-    """What has become of one memory."""
+    """A memory that was created, updated or deleted."""
 
-    class Named(Message):
+    class MemoryName(Message):
         name: str
 
-    memory: Named
+    memory: MemoryName
     action: str
     previous_revision: str | None = None
 
     @classmethod
-    def of(cls, generated: ChangedMemory, engine: Name) -> "GeneratedMemory":
-        name, before = engine.child(MEMORIES, generated.memory_id), generated.previous_revision_id
+    def of(cls, changed: ChangedMemory, engine: Name) -> "GeneratedMemory":
+        name, before = engine.child(MEMORIES, changed.memory_id), changed.previous_revision_id
         return cls(
-            memory=cls.Named(name=str(name)),
-            action=generated.action,
+            memory=cls.MemoryName(name=str(name)),
+            action=changed.action,
             previous_revision=str(name.child(REVISIONS, before)) if before else None,
         )
 
 
 class GenerateResponse(Message):
-    """What has become of all of them."""
+    """All memories that a generation changed."""
 
     proto: ClassVar[str] = f"{PACKAGE}.GenerateMemoriesResponse"
 
     generated_memories: list[GeneratedMemory] | None = None
 
     @classmethod
-    def of(cls, generated: Sequence[ChangedMemory], engine: Name) -> "GenerateResponse":
-        return cls(generated_memories=[GeneratedMemory.of(one, engine) for one in generated] or None)
+    def of(cls, memories: Sequence[ChangedMemory], engine: Name) -> "GenerateResponse":
+        return cls(generated_memories=[GeneratedMemory.of(memory, engine) for memory in memories] or None)
 
 
 class GenerationRule(Message):
-    """When memories are generated of a stream."""
+    """When memories are generated from a stream."""
 
     event_count: Annotated[int, Field(ge=1)] | None = None
     fixed_interval: TimeToLive | None = None
@@ -209,7 +209,7 @@ class IngestedContents(Message):
 
 
 class IngestEvents(GenerationParameters):
-    """Contents for a stream; without any, only what is said of the stream itself."""
+    """Contents for a stream, its rule and its options. Each of them may be missing."""
 
     scope: Scope
     stream_id: str = ""
@@ -218,16 +218,18 @@ class IngestEvents(GenerationParameters):
     force_flush: bool = False
 
     def rule(self) -> TriggerRule | None:
-        """None: as it was. Raises pydantic's `ValidationError`."""
+        """The new rule; None: it does not change. Raises pydantic's `ValidationError`."""
         return self.generation_trigger_config.rule() if self.generation_trigger_config else None
 
     def options(self, now: datetime) -> GenerationOptions | None:
-        """None: as they were. Raises pydantic's `ValidationError`, and `InvalidEventError`."""
+        """The new options; None: they do not change. Raises pydantic's `ValidationError`, and
+        `InvalidEventError`.
+        """
         values = self.option_values(now)
         return GenerationOptions(**values) if values else None
 
 
 class IngestResponse(Message):
-    """Says nothing."""
+    """A message without fields."""
 
     proto: ClassVar[str] = f"{PACKAGE}.IngestEventsResponse"

@@ -1,12 +1,12 @@
-"""Memories of Agent Engine over HTTP, each of them one of ours.
+"""The routes of memories. A memory is a Runfold memory in the engine's bank.
 
 POST   {engine}/memories             create one
 GET    {engine}/memories             list them, by filter
-POST   {engine}/memories:purge       delete those of a filter, or count them
+POST   {engine}/memories:purge       delete those that a filter matches, or count them
 GET    {memory}                      read one
-PATCH  {memory}                      what it holds, and until when
-DELETE {memory}                      gone; for 48 hours it can be rolled back
-POST   {memory}:rollback             it holds again what it held after a revision
+PATCH  {memory}                      change its fields or its expiry
+DELETE {memory}                      delete it; it can be rolled back for 48 hours
+POST   {memory}:rollback             set it back to a revision
 """
 
 import re
@@ -38,7 +38,14 @@ from runfold.vertex.messages import PACKAGE, Empty, Message, camel_name
 from runfold.vertex.names import Name, new_id
 from runfold.vertex.operations import finished_operation
 from runfold.vertex.paging import requested_page
-from runfold.vertex.requests import json_response, name_of, query_parameter, read_message
+from runfold.vertex.requests import (
+    json_page,
+    json_response,
+    masked_fields,
+    name_of,
+    query_parameter,
+    read_message,
+)
 from runfold_projections.memory import MemoryRecord
 from runfold_schemas.errors import InvalidEventError, RevisionNotFoundError
 
@@ -57,26 +64,26 @@ _MASKED: Final[Mapping[str, str]] = {
     "ttl": "expires_at",
     "expireTime": "expires_at",
 }
-"""What a mask can name, and what it is called with us."""
+"""The fields that a mask can name, with Runfold's names for them."""
 
-_INPUT_ONLY: Final = {
+_INPUT_ONLY: Final = (
     "scope",
     "disableMemoryRevisions",
     "revisionLabels",
     "revisionTtl",
     "revisionExpireTime",
-}
-"""What a mask can name as well, and what counts without it."""
+)
+"""Fields that a mask can name too, and that take effect also if it does not."""
 
 
 class Purge(FilterParameters):
-    """Which memories are to be deleted. Without `force` they are only counted."""
+    """Deletes the memories that the filters match. Without `force` they are only counted."""
 
     force: bool = False
 
 
 class Purged(Message):
-    """How many memories were deleted, or would be."""
+    """The number of memories that were deleted, or would be."""
 
     proto: ClassVar[str] = f"{PACKAGE}.PurgeMemoriesResponse"
 
@@ -84,77 +91,77 @@ class Purged(Message):
 
 
 def memory_routes(memories: Callable[[], Memories]) -> RouteGroup:
-    """`memories` gives what the routes speak to, or raises while there is no connection."""
+    """`memories` returns the client that the routes use, or raises while there is no connection."""
     handlers = _MemoryHandlers(memories)
-    one, many = "/reasoningEngines/{engine}/memories/{memory}", "/reasoningEngines/{engine}/memories"
+    item, collection = "/reasoningEngines/{engine}/memories/{memory}", "/reasoningEngines/{engine}/memories"
     routes = [
-        Route(f"{many}:purge", handlers.purge, methods=["POST"]),
-        Route(f"{one}:rollback", handlers.rollback, methods=["POST"]),
-        Route(many, handlers.create, methods=["POST"]),
-        Route(many, handlers.list, methods=["GET"]),
-        Route(one, handlers.get, methods=["GET"]),
-        Route(one, handlers.update, methods=["PATCH"]),
-        Route(one, handlers.delete, methods=["DELETE"]),
+        Route(f"{collection}:purge", handlers.purge, methods=["POST"]),
+        Route(f"{item}:rollback", handlers.rollback, methods=["POST"]),
+        Route(collection, handlers.create, methods=["POST"]),
+        Route(collection, handlers.list, methods=["GET"]),
+        Route(item, handlers.get, methods=["GET"]),
+        Route(item, handlers.update, methods=["PATCH"]),
+        Route(item, handlers.delete, methods=["DELETE"]),
     ]
     return RouteGroup(
         routes,
         {
-            "createMemory": handlers.written,
-            "updateMemory": handlers.written,
-            "deleteMemory": handlers.emptied,
-            "rollbackMemory": handlers.emptied,
-            "purgeMemories": handlers.purged,
+            "createMemory": handlers.read_memory,
+            "updateMemory": handlers.read_memory,
+            "deleteMemory": handlers.read_nothing,
+            "rollbackMemory": handlers.read_nothing,
+            "purgeMemories": handlers.read_purge,
         },
     )
 
 
 class _MemoryHandlers:
-    """What the routes share, and what they do with it."""
+    """The handlers of the routes."""
 
     def __init__(self, memories: Callable[[], Memories]) -> None:
         self._memories = memories
 
     async def create(self, request: Request) -> Response:
-        """A new memory, of a new id unless one is given: 409 where that is taken."""
-        engine, asked, now = name_of(request), await read_message(request, CreateMemory), datetime.now(UTC)
-        given = query_parameter(request, "memoryId")
+        """Creates a memory, with a new id unless one is given. 409 if that exists already."""
+        engine, message, now = name_of(request), await read_message(request, CreateMemory), datetime.now(UTC)
+        id_ = query_parameter(request, "memoryId")
         record = await self._memories().create(
             bank_id(engine.engine_id),
-            asked.memory(now),
-            memory_id=_checked(given) if given else new_id(),
-            revision=asked.revision(now),
+            message.memory(now),
+            memory_id=_checked_memory_id(id_) if id_ else new_id(),
+            revision=message.revision(now),
         )
-        message = MemoryMessage.of(record, engine)
-        return finished_operation(engine.child(MEMORIES, record.memory_id), "createMemory", message)
+        name = engine.child(MEMORIES, record.memory_id)
+        return finished_operation(name, "createMemory", MemoryMessage.of(record, engine))
 
     async def get(self, request: Request) -> Response:
-        return json_response(await self.written(name_of(request), ()))
+        return json_response(await self.read_memory(name_of(request), ()))
 
-    async def written(self, name: Name, _: Sequence[str]) -> Message:
+    async def read_memory(self, name: Name, _: Sequence[str]) -> Message:
         return MemoryMessage.of(await self._memories().get(bank_id(name.engine_id), memory_id(name)), name)
 
     async def list(self, request: Request) -> Response:
-        """Memories that the filter holds of, the newest first unless something else is asked
-        for.
-        """
-        engine, asked = name_of(request), requested_page(request)
-        wanted = _ordered(
+        """Lists the memories that the filter matches; by default, the newest first."""
+        engine, page = name_of(request), requested_page(request)
+        query = _ordered(
             memory_query(query_parameter(request, "filter")), query_parameter(request, "orderBy")
         )
-        found, token = await self._memories().list(
-            bank_id(engine.engine_id), wanted, limit=asked.size, cursor=asked.token
+        records, token = await self._memories().list(
+            bank_id(engine.engine_id), query, limit=page.size, cursor=page.token
         )
-        shown = [MemoryMessage.of(record, engine).json_form() for record in found]
-        return json_response({"memories": shown, **({"nextPageToken": token} if token else {})})
+        items = [MemoryMessage.of(record, engine).json_form() for record in records]
+        return json_page("memories", items, token)
 
     async def update(self, request: Request) -> Response:
-        """What the mask names, or all that there is in the message. The scope stays as it is."""
-        name, asked, now = name_of(request), await read_message(request, UpdateMemory), datetime.now(UTC)
+        """Changes the fields that the mask names; without a mask, all fields of the message. The
+        scope of a memory cannot change.
+        """
+        name, message, now = name_of(request), await read_message(request, UpdateMemory), datetime.now(UTC)
         memories, bank = self._memories(), bank_id(name.engine_id)
-        changes = _changes(asked, query_parameter(request, "updateMask"), now)
-        revision = asked.revision(now)
-        if asked.scope is not None:
-            _check_scope(await memories.get(bank, memory_id(name)), asked.scope)
+        changes = _changes(message, query_parameter(request, "updateMask"), now)
+        revision = message.revision(now)
+        if message.scope is not None:
+            _check_scope(await memories.get(bank, memory_id(name)), message.scope)
         record = await memories.update(bank, memory_id(name), changes, revision=revision)
         return finished_operation(name, "updateMemory", MemoryMessage.of(record, name))
 
@@ -164,101 +171,94 @@ class _MemoryHandlers:
         return finished_operation(name, "deleteMemory", Empty())
 
     async def rollback(self, request: Request) -> Response:
-        name, asked = name_of(request), await read_message(request, Rollback)
+        name, message = name_of(request), await read_message(request, Rollback)
         bank, memory = bank_id(name.engine_id), memory_id(name)
-        await self._memories().rollback(bank, memory, _revision_id(asked.target_revision_id, name))
+        await self._memories().rollback(bank, memory, _revision_id(message.target_revision_id, name))
         return finished_operation(name, "rollbackMemory", Empty())
 
-    async def emptied(self, _: Name, __: Sequence[str]) -> Message:
+    async def read_nothing(self, _: Name, __: Sequence[str]) -> Message:
         return Empty()
 
     async def purge(self, request: Request) -> Response:
-        engine, asked = name_of(request), await read_message(request, Purge)
-        wanted = memory_query(asked.filter, asked.filter_groups or [])
-        count = await self._memories().purge(bank_id(engine.engine_id), wanted, force=asked.force)
+        engine, message = name_of(request), await read_message(request, Purge)
+        query = memory_query(message.filter, message.filter_groups or [])
+        count = await self._memories().purge(bank_id(engine.engine_id), query, force=message.force)
         return finished_operation(engine, "purgeMemories", Purged(purge_count=count), str(count))
 
-    async def purged(self, _: Name, facts: Sequence[str]) -> Message:
-        if len(facts) != 1 or not _COUNT.fullmatch(facts[0]):
+    async def read_purge(self, _: Name, details: Sequence[str]) -> Message:
+        if len(details) != 1 or not _COUNT.fullmatch(details[0]):
             raise WireError("NOT_FOUND", "the operation does not exist")
-        return Purged(purge_count=int(facts[0]))
+        return Purged(purge_count=int(details[0]))
 
 
 def memory_id(name: Name) -> str:
     return name.id_in(MEMORIES) or ""
 
 
-def _checked(given: str) -> str:
-    if not _MEMORY_ID.fullmatch(given):
+def _checked_memory_id(text: str) -> str:
+    if not _MEMORY_ID.fullmatch(text):
         raise InvalidEventError(
-            f"memoryId: {given!r} is not an id: up to 63 lower-case letters, digits and `-`, the first of them a letter, the"
-            " last a letter or a digit",
+            f"memoryId: {text!r} is not an id: use up to 63 lower-case letters, digits and `-`,"
+            " begin with a letter, and end with a letter or a digit",
             field="memoryId",
         )
-    return given
+    return text
 
 
-def _ordered(wanted: MemoriesWanted, order: str | None) -> MemoriesWanted:
-    """Raises `InvalidEventError`."""
+def _ordered(query: MemoriesWanted, order: str | None) -> MemoriesWanted:
+    """The query with the order of the request. Raises `InvalidEventError`."""
     field, _, direction = " ".join((order or "create_time desc").split()).partition(" ")
     by, ascending = _ORDERS.get(camel_name(field)), _DIRECTIONS.get(direction.lower())
     if by is None or ascending is None:
         raise InvalidEventError(
-            f"orderBy: {order!r} is none of create_time and update_time, with asc or desc behind it",
+            f"orderBy: {order!r} is not an order: use create_time or update_time, and asc or desc after it",
             field="orderBy",
         )
     return MemoriesWanted(
-        scope=wanted.scope,
-        matches=wanted.matches,
+        scope=query.scope,
+        matches=query.matches,
         order="updated_at" if by == "updated_at" else "created_at",
         ascending=ascending,
     )
 
 
-def _changes(asked: UpdateMemory, mask: str | None, now: datetime) -> dict[str, Any]:
-    """The fields that change, by our names for them; what the mask names and the message does not
-    have is taken away.
+def _changes(message: UpdateMemory, mask: str | None, now: datetime) -> dict[str, Any]:
+    """The fields that change, with Runfold's names. A field that the mask names, and that has no
+    value in the message, is cleared.
     """
-    given: dict[str, Any] = {
-        "fact": asked.fact,
-        "display_name": asked.display_name,
-        "description": asked.description,
-        "topics": None if asked.topics is None else topics_of(asked.topics),
-        "metadata": None if asked.metadata is None else metadata_of(asked.metadata),
-        "expires_at": asked.expires_at(now),
+    values: dict[str, Any] = {
+        "fact": message.fact,
+        "display_name": message.display_name,
+        "description": message.description,
+        "topics": None if message.topics is None else topics_of(message.topics),
+        "metadata": None if message.metadata is None else metadata_of(message.metadata),
+        "expires_at": message.expires_at(now),
     }
     if mask is None or mask == "*":
-        return {name: value for name, value in given.items() if value is not None}
-    changes = {name: given[name] for name in _named(mask)}
-    emptied: dict[str, Any] = {"topics": (), "metadata": {}}
-    return {name: emptied.get(name) if value is None else value for name, value in changes.items()}
-
-
-def _named(mask: str) -> set[str]:
-    named = {camel_name(path.strip()) for path in mask.split(",")} - _INPUT_ONLY
-    if unknown := sorted(named - set(_MASKED)):
-        known = ", ".join(_MASKED)
-        raise InvalidEventError(f"updateMask: {unknown[0]!r} is not a field of {known}", field="updateMask")
-    return {_MASKED[path] for path in named}
+        return {name: value for name, value in values.items() if value is not None}
+    fields = masked_fields(mask, known=[*_MASKED, *_INPUT_ONLY]) & _MASKED.keys()
+    changes = {_MASKED[field]: values[_MASKED[field]] for field in fields}
+    cleared: dict[str, Any] = {"topics": (), "metadata": {}}
+    return {name: cleared.get(name) if value is None else value for name, value in changes.items()}
 
 
 def _check_scope(record: MemoryRecord, scope: Mapping[str, str]) -> None:
     if dict(scope) != record.memory.scope:
-        raise InvalidEventError("scope: that of a memory never changes", field="scope")
+        raise InvalidEventError("scope: the scope of a memory cannot change", field="scope")
 
 
-def _revision_id(given: str, memory: Name) -> str:
-    """Of a revision's id or name. Raises `RevisionNotFoundError` for the name of another
-    memory's.
+def _revision_id(text: str, memory: Name) -> str:
+    """The id in a revision's id or name. Raises `RevisionNotFoundError` if the name is that of a
+    revision of another memory.
     """
-    if "/" not in given:
-        return given
-    name = Name.parse(given)
-    found = name.id_in(REVISIONS)
-    if found is None:
+    if "/" not in text:
+        return text
+    name = Name.parse(text)
+    revision_id = name.id_in(REVISIONS)
+    if revision_id is None:
         raise InvalidEventError(
-            f"targetRevisionId: {given!r} is not a revision's name", field="targetRevisionId"
+            f"targetRevisionId: {text!r} is not the name of a revision", field="targetRevisionId"
         )
     if name.parent.path != memory.path:
-        raise RevisionNotFoundError(memory.engine_id, memory_id(memory), given)
-    return found
+        raise RevisionNotFoundError(memory.engine_id, memory_id(memory), text)
+    return revision_id

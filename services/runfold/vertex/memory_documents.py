@@ -1,6 +1,6 @@
-"""Memories and their revisions as messages of Agent Engine's, and how they stand for ours.
+"""Agent Engine's messages for memories and revisions, and their conversion to Runfold's.
 
-A memory of an engine is that of the same id in the bank of the engine's id.
+A memory of an engine is the memory with the same id in the engine's bank.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ MEMORIES: Final = "memories"
 REVISIONS: Final = "revisions"
 
 NATURAL_LANGUAGE: Final = "NATURAL_LANGUAGE_COLLECTION"
-"""The type of every memory here."""
+"""The type of every memory of Runfold."""
 
 FILTER_FIELDS: Final[Mapping[str, Kind]] = {
     "fact": "text",
@@ -33,12 +33,12 @@ FILTER_FIELDS: Final[Mapping[str, Kind]] = {
     "update_time": "time",
     "expire_time": "time",
 }
-"""What memories can be filtered by."""
+"""The fields that memories can be filtered by."""
 
 
 def _positive(length: timedelta) -> timedelta:
     if length <= timedelta(0):
-        raise ValueError("a time to live is longer than nothing")
+        raise ValueError("a time to live is more than 0 seconds")
     return length
 
 
@@ -47,7 +47,7 @@ TimeToLive = Annotated[Duration, AfterValidator(_positive)]
 
 
 class TopicMessage(Message):
-    """What a memory belongs to: one of these."""
+    """A topic of a memory: one of these."""
 
     managed_memory_topic: str | None = None
     custom_memory_topic_label: str | None = None
@@ -83,7 +83,7 @@ class MetadataValue(Message):
                 return cls(double_value=value)
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _has_value(self) -> Self:
         if self == MetadataValue.model_construct():
             raise ValueError("one of stringValue, doubleValue, boolValue and timestampValue is needed")
         return self
@@ -117,7 +117,7 @@ class MemoryMessage(Message):
 
     @classmethod
     def of(cls, record: MemoryRecord, name: Name) -> "MemoryMessage":
-        """`name` is that of the engine, or of anything in it."""
+        """`name` is the name of the engine, or of a resource in it."""
         memory = record.memory
         return cls(
             name=str(name.engine.child(MEMORIES, record.memory_id)),
@@ -134,14 +134,14 @@ class MemoryMessage(Message):
 
 
 class ExtractedMessage(Message):
-    """What a memory was made of."""
+    """A fact that a memory was generated from."""
 
     fact: str
     context: str | None = None
 
 
 class RevisionMessage(Message):
-    """A revision. That of a deletion has an empty fact."""
+    """A revision. The revision of a deletion has an empty fact."""
 
     proto: ClassVar[str] = f"{PACKAGE}.MemoryRevision"
 
@@ -154,7 +154,7 @@ class RevisionMessage(Message):
 
     @classmethod
     def of(cls, revision: Revision, memory: Name) -> "RevisionMessage":
-        extracted = [ExtractedMessage(fact=one.fact, context=one.context) for one in revision.extracted]
+        extracted = [ExtractedMessage(fact=each.fact, context=each.context) for each in revision.extracted]
         return cls(
             name=str(memory.child(REVISIONS, revision.revision_id)),
             fact=revision.fact,
@@ -166,7 +166,7 @@ class RevisionMessage(Message):
 
 
 class RevisionParameters(Message):
-    """What a request says of the revision that it leaves."""
+    """The parameters of the revision that a change leaves."""
 
     one_of: ClassVar[tuple[tuple[str, ...], ...]] = (("revision_ttl", "revision_expire_time"),)
 
@@ -185,7 +185,7 @@ class RevisionParameters(Message):
 
 
 class _MemoryInput(RevisionParameters):
-    """What a memory is written with."""
+    """The fields of requests that write a memory."""
 
     one_of = (*RevisionParameters.one_of, ("ttl", "expire_time"))
 
@@ -197,7 +197,7 @@ class _MemoryInput(RevisionParameters):
     metadata: MetadataMessage | None = None
 
     def expires_at(self, now: datetime) -> datetime | None:
-        """When it is to expire, if that is said. Raises `InvalidEventError`."""
+        """When the memory is to expire, if the request says so. Raises `InvalidEventError`."""
         return expiry(self.ttl, self.expire_time, now, field="expireTime")
 
 
@@ -221,24 +221,24 @@ class CreateMemory(_MemoryInput):
 
 
 class UpdateMemory(_MemoryInput):
-    """What changes of a memory."""
+    """The fields of a memory that change."""
 
     fact: Fact | None = None
     scope: dict[str, str] | None = None
 
 
 class Rollback(Message):
-    """The revision to go back to: its id, or its name."""
+    """The revision to roll back to: its id, or its name."""
 
     target_revision_id: Annotated[str, StringConstraints(min_length=1)]
 
 
 def expiry(ttl: timedelta | None, at: datetime | None, now: datetime, *, field: str) -> datetime | None:
-    """When something expires. Raises `InvalidEventError` for what has expired already."""
+    """The time of expiry. Raises `InvalidEventError` if that is not in the future."""
     if ttl is not None:
         return now + ttl
     if at is not None and at <= now:
-        raise InvalidEventError(f"{field}: that has passed already", field=field)
+        raise InvalidEventError(f"{field}: this time has passed already", field=field)
     return at
 
 
@@ -256,7 +256,7 @@ def metadata_of(metadata: Mapping[str, MetadataValue] | None) -> dict[str, Any]:
 
 
 def filter_value(record: MemoryRecord, path: Path) -> Any:
-    """What a filter asks for."""
+    """The value of a field for a filter."""
     memory = record.memory
     match path:
         case ("fact",):

@@ -72,9 +72,9 @@ class Message(BaseModel):
     @model_validator(mode="after")
     def _has_one_of_each(self) -> Self:
         for group in self.one_of:
-            given = [to_camel(name) for name in group if getattr(self, name) is not None]
-            if len(given) > 1:
-                raise ValueError(f"only one of {' and '.join(given)} may be given")
+            names = [to_camel(name) for name in group if getattr(self, name) is not None]
+            if len(names) > 1:
+                raise ValueError(f"only one of {' and '.join(names)} may be given")
         return self
 
     def json_form(self) -> dict[str, Any]:

@@ -91,11 +91,11 @@ def retrieval_routes(memories: Callable[[], Memories]) -> RouteGroup:
         await memories().bank(bank_id(engine.engine_id))
         return json_response({"profiles": {}})
 
-    many = "/reasoningEngines/{engine}/memories"
+    collection = "/reasoningEngines/{engine}/memories"
     return RouteGroup(
         [
-            Route(f"{many}:retrieve", retrieve, methods=["POST"]),
-            Route(f"{many}:retrieveProfiles", retrieve_profiles, methods=["POST"]),
+            Route(f"{collection}:retrieve", retrieve, methods=["POST"]),
+            Route(f"{collection}:retrieveProfiles", retrieve_profiles, methods=["POST"]),
         ]
     )
 

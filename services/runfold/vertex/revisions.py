@@ -54,11 +54,11 @@ def revision_routes(memories: Callable[[], Memories]) -> RouteGroup:
         revision = await memories().revision(bank, memory, name.id_in(REVISIONS) or "")
         return json_response(RevisionMessage.of(revision, name.parent))
 
-    many = "/reasoningEngines/{engine}/memories/{memory}/revisions"
+    collection = "/reasoningEngines/{engine}/memories/{memory}/revisions"
     return RouteGroup(
         [
-            Route(many, list_revisions, methods=["GET"]),
-            Route(f"{many}/{{revision}}", get_revision, methods=["GET"]),
+            Route(collection, list_revisions, methods=["GET"]),
+            Route(f"{collection}/{{revision}}", get_revision, methods=["GET"]),
         ]
     )
 

@@ -1,6 +1,6 @@
-"""Sessions and their events as messages of Agent Engine's, and how they stand for ours.
+"""Agent Engine's messages for sessions and events, and their conversion to Runfold's.
 
-A session `S` of an engine `E` is our session of the id made of both, and `E` is its app.
+The session `S` of an engine `E` is the Runfold session whose id is made of both, with `E` as its app.
 """
 
 from datetime import datetime, timedelta
@@ -38,7 +38,7 @@ class SessionMessage(Message):
 
     @classmethod
     def of(cls, session: Session, name: Name) -> "SessionMessage":
-        """`name` is that of the engine, or of the session."""
+        """`name` is the name of the engine, or of the session."""
         record = session.record
         return cls(
             name=str(name.engine.child(SESSIONS, engine_session_id(session))),
@@ -47,7 +47,7 @@ class SessionMessage(Message):
             session_state=dict(session.state),
             labels=record.labels or None,
             create_time=record.created_at,
-            # An event has its writer's time, which may be one before there was a session.
+            # An event has its writer's time, which may be before the creation of the session.
             update_time=max(session.updated_at, record.created_at),
             expire_time=record.expires_at,
         )
@@ -60,18 +60,20 @@ class _WithExpiry(Message):
     expire_time: Timestamp | None = None
 
     def expires_at(self, now: datetime) -> datetime | None:
-        """When it is to expire, if that is said. Raises `InvalidEventError` if that is too soon."""
+        """When the session is to expire, if the request says so. Raises `InvalidEventError` if that
+        is too soon.
+        """
         if self.ttl is None and self.expire_time is None:
             return None
         at = self.expire_time if self.ttl is None else now + self.ttl
         if at is None or at - now < _TTL_MIN:
             field = "expireTime" if self.ttl is None else "ttl"
-            raise InvalidEventError(f"{field}: a session lasts for 24 hours at the least", field=field)
+            raise InvalidEventError(f"{field}: a session lasts at least 24 hours", field=field)
         return at
 
 
 class CreateSession(_WithExpiry):
-    """A session to create. Unlike ours it has a user: those without one would share their state."""
+    """A session to create. It needs a user, because sessions without a user share their state."""
 
     user_id: Annotated[UserId, Field(min_length=1)]
     display_name: DisplayName | None = None
@@ -79,12 +81,12 @@ class CreateSession(_WithExpiry):
     labels: Labels | None = None
 
     def lasts_until(self, now: datetime) -> datetime:
-        """Raises as `expires_at`."""
+        """When the session expires. Raises the errors of `expires_at`."""
         return self.expires_at(now) or now + _TTL
 
 
 class UpdateSession(_WithExpiry):
-    """What changes of a session."""
+    """The fields of a session that change."""
 
     user_id: str | None = None
     display_name: DisplayName | None = None
@@ -93,7 +95,7 @@ class UpdateSession(_WithExpiry):
 
 
 class AppendEvent(Message):
-    """An event to append. What it holds is kept as it comes."""
+    """An event to append. All its fields are stored as they come."""
 
     author: str
     invocation_id: str = ""
@@ -107,23 +109,25 @@ class AppendEvent(Message):
 
 
 def runfold_id(name: Name) -> str:
-    """Our id of the session."""
+    """The id of the session in Runfold."""
     return joined(name.engine_id, name.id_in(SESSIONS) or "")
 
 
 def engine_session_id(session: Session) -> str:
-    """Its id in the engine."""
+    """The id of the session in its engine."""
     return parted(session.session_id)[-1]
 
 
 def belongs(session: Session, engine: Name) -> bool:
-    """Whether it is a session of the engine: an app of the same name may have others of ours."""
+    """Whether the session belongs to the engine. An app with the engine's id may have other sessions,
+    created through Runfold's own API.
+    """
     parts = parted(session.session_id)
     return len(parts) == len(("engine", "session")) and parts[0] == engine.engine_id
 
 
 def filter_value(session: Session, path: Path) -> Any:
-    """What a filter asks for."""
+    """The value of a field for a filter."""
     record = session.record
     match path:
         case ("user_id",):

@@ -1,6 +1,4 @@
-"""The events of Agent Engine's sessions: the log keeps each as it was sent, and it is given out so
-again.
-"""
+"""The routes of sessions' events. An event is stored as it was sent, and returned so."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +17,7 @@ from runfold.vertex.filters import Filter, Path, matches, parse_filter
 from runfold.vertex.messages import rfc3339
 from runfold.vertex.names import Name
 from runfold.vertex.paging import PageRequest, foreign_token, requested_page, token_of, token_values
-from runfold.vertex.requests import json_response, name_of, query_parameter, read_message
+from runfold.vertex.requests import json_page, json_response, name_of, query_parameter, read_message
 from runfold.vertex.session_documents import AppendEvent, runfold_id
 from runfold_projections.state import without_temporary
 from runfold_schemas.codec import new_data
@@ -27,16 +25,16 @@ from runfold_schemas.data import TURN_ID_LENGTH_MAX
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.sessions import FrameworkEvent
 
-_WANTED: Final = EventsWanted(types=frozenset({"framework_event"}))
+_QUERY: Final = EventsWanted(types=frozenset({"framework_event"}))
 
 _OFFSET_MAX: Final = 2**63 - 1
 
 _View = Callable[[EventsWanted], Awaitable[Session]]
-"""Reads a session with events of it."""
+"""Reads a session with some of its events."""
 
 
 class _Head(BaseModel):
-    """What is read of every event in a session, to put them in order."""
+    """The fields of an event that are needed to sort events."""
 
     class Data(BaseModel):
         framework: str
@@ -47,7 +45,7 @@ class _Head(BaseModel):
 
 
 class _Whole(BaseModel):
-    """What is read of those that are shown."""
+    """The fields of an event that are returned."""
 
     class Data(BaseModel):
         framework: Literal["vertex"]
@@ -61,14 +59,14 @@ _HEADS: Final[TypeAdapter[list[_Head]]] = TypeAdapter(list[_Head])
 
 
 class _SortKey(NamedTuple):
-    """What events are sorted by: their time as a text of a fixed length, and their offset."""
+    """Events are sorted by their time, as a text of a fixed length, and then by their offset."""
 
     time: str
     offset: int
 
 
 def session_event_routes(sessions: Callable[[], Sessions]) -> list[Route]:
-    """`sessions` gives what the routes speak to, or raises while there is no connection."""
+    """`sessions` returns the client that the routes use, or raises while there is no connection."""
 
     async def append_event(request: Request) -> Response:
         name, event = name_of(request), await read_message(request, AppendEvent)
@@ -76,11 +74,10 @@ def session_event_routes(sessions: Callable[[], Sessions]) -> list[Route]:
         return json_response({})
 
     async def list_events(request: Request) -> Response:
-        name, asked = name_of(request), requested_page(request)
-        wanted = parse_filter(query_parameter(request, "filter"), {"timestamp": "time"})
-        events, token = await _page(partial(sessions().view, runfold_id(name)), wanted, asked)
-        shown = [_wire(one, name) for one in events]
-        return json_response({"sessionEvents": shown, **({"nextPageToken": token} if token else {})})
+        name, page = name_of(request), requested_page(request)
+        filter_ = parse_filter(query_parameter(request, "filter"), {"timestamp": "time"})
+        events, token = await _read_page(partial(sessions().view, runfold_id(name)), filter_, page)
+        return json_page("sessionEvents", [_wire_form(event, name) for event in events], token)
 
     path = "/reasoningEngines/{engine}/sessions/{session}"
     return [
@@ -92,10 +89,10 @@ def session_event_routes(sessions: Callable[[], Sessions]) -> list[Route]:
 async def _append(sessions: Sessions, session_id: str, event: AppendEvent) -> None:
     delta = (event.actions or {}).get("stateDelta") or {}
     if not isinstance(delta, dict):
-        raise InvalidEventError("actions.stateDelta: it is not an object", field="actions.stateDelta")
+        raise InvalidEventError("actions.stateDelta: this is not an object", field="actions.stateDelta")
     body = event.json_form()
-    for kept in (body, body.get("rawEvent")):
-        _forget_temporary(kept)
+    for stored in (body, body.get("rawEvent")):
+        _remove_temporary(stored)
     invocation = event.invocation_id
     await sessions.append(
         session_id,
@@ -106,66 +103,66 @@ async def _append(sessions: Sessions, session_id: str, event: AppendEvent) -> No
     )
 
 
-def _forget_temporary(event: Any) -> None:
-    """Nothing of a state that is for one call alone is stored, neither in the state nor in the
-    event that told of it.
-    """
+def _remove_temporary(event: Any) -> None:
+    """Removes temporary keys, which are for one call only, from the stored event's state delta."""
     actions = event.get("actions") if isinstance(event, dict) else None
     if isinstance(actions, dict) and isinstance(delta := actions.get("stateDelta"), dict):
         event["actions"] = {**actions, "stateDelta": without_temporary(delta)}
 
 
-async def _page(view: _View, wanted: Filter, asked: PageRequest) -> tuple[list[Logged], str | None]:
-    """Events by their time. Only whoever has read all of them knows their order, and nearly always
-    it is that of the log: then the token says up to where it is so, and what follows is read from
-    there.
+async def _read_page(view: _View, filter_: Filter, request: PageRequest) -> tuple[list[Logged], str | None]:
+    """A page of events in the order of their times.
+
+    The order is known only after all events are read. Nearly always it is the order of the log: then
+    the token contains the end offset up to which this was checked, and the next page is read from
+    the log at its own offset. Otherwise the token contains the sort key of the last event.
     """
-    match token_values(asked.token) if asked.token else []:
+    match token_values(request.token) if request.token else []:
         case []:
-            return _first((await view(_WANTED)).events, wanted, asked.size)
-        # A bool would be an int as well.
+            return _first((await view(_QUERY)).events, filter_, request.size)
+        # The types are compared because a bool is an int too.
         case [begin, end] if type(begin) is type(end) is int and 0 <= begin <= end <= _OFFSET_MAX:
-            part = replace(_WANTED, first_offset=begin, end_offset=end, limit=asked.size + 1)
-            found = _first((await view(part)).events, wanted, asked.size, end=end)
-            if found[1] is not None:
-                return found
-            return _first((await view(replace(_WANTED, first_offset=begin))).events, wanted, asked.size)
+            query = replace(_QUERY, first_offset=begin, end_offset=end, limit=request.size + 1)
+            events, token = _first((await view(query)).events, filter_, request.size, end=end)
+            if token is not None:
+                return events, token
+            return _first((await view(replace(_QUERY, first_offset=begin))).events, filter_, request.size)
         case [str(time), int(offset)]:
-            return _first((await view(_WANTED)).events, wanted, asked.size, after=_SortKey(time, offset))
+            return _first((await view(_QUERY)).events, filter_, request.size, after=_SortKey(time, offset))
         case _:
             raise foreign_token()
 
 
 def _first(
     events: Sequence[Logged],
-    wanted: Filter,
+    filter_: Filter,
     size: int,
     *,
     after: _SortKey | None = None,
     end: int | None = None,
 ) -> tuple[list[Logged], str | None]:
-    """The first `size` of the events that the filter holds of, and the token of the next page if
-    there are more. `end` is how far the log is known to be in order; without it, `events` are all
-    there are.
+    """The first `size` events that the filter matches, and the token of the next page if there are
+    more. `end` is the offset up to which the log is known to be sorted; without it, `events` are all
+    events of the session.
     """
-    in_log = _places(events, wanted)
-    places = sorted(place for place in in_log if after is None or place > after)
-    logged = {one.offset: one for one in events}
-    shown = [logged[place.offset] for place in places[:size]]
-    if len(places) <= size:
+    in_log_order = _sort_keys(events, filter_)
+    keys = sorted(key for key in in_log_order if after is None or key > after)
+    by_offset = {event.offset: event for event in events}
+    shown = [by_offset[key.offset] for key in keys[:size]]
+    if len(keys) <= size:
         return shown, None
-    if in_log == sorted(in_log):
-        return shown, token_of(places[size].offset, events[-1].offset + 1 if end is None else end)
-    return shown, token_of(*places[size - 1])
+    if in_log_order == sorted(in_log_order):
+        return shown, token_of(keys[size].offset, events[-1].offset + 1 if end is None else end)
+    return shown, token_of(*keys[size - 1])
 
 
-def _places(events: Sequence[Logged], wanted: Filter) -> list[_SortKey]:
-    """Those of the events that the filter holds of, as they are in the log."""
-    heads = _HEADS.validate_json(b"[%b]" % b",".join(one.value for one in events))
+def _sort_keys(events: Sequence[Logged], filter_: Filter) -> list[_SortKey]:
+    """The sort keys of the events that the filter matches, in the order of the log."""
+    heads = _HEADS.validate_json(b"[%b]" % b",".join(event.value for event in events))
     return [
-        _SortKey(rfc3339(head.timestamp), one.offset)
-        for head, one in zip(heads, events, strict=True)
-        if head.data.framework == "vertex" and matches(wanted, partial(_time_of, head))
+        _SortKey(rfc3339(head.timestamp), event.offset)
+        for head, event in zip(heads, events, strict=True)
+        if head.data.framework == "vertex" and matches(filter_, partial(_time_of, head))
     ]
 
 
@@ -173,6 +170,6 @@ def _time_of(head: _Head, _: Path) -> datetime:
     return head.timestamp
 
 
-def _wire(one: Logged, session: Name) -> Mapping[str, Any]:
-    event = _Whole.model_validate_json(one.value)
+def _wire_form(logged: Logged, session: Name) -> Mapping[str, Any]:
+    event = _Whole.model_validate_json(logged.value)
     return {**event.data.body, "name": str(session.child("events", event.event_id))}

@@ -1,15 +1,14 @@
-"""Sessions of Agent Engine over HTTP, each of them one of ours.
+"""The routes of sessions. A session is a Runfold session of the engine's app.
 
     POST   {engine}/sessions              create one
     GET    {engine}/sessions              list them, by filter
     GET    {session}                      read one, with its state
-    PATCH  {session}                      name, labels, state, expiry
-    DELETE {session}                      gone, with its events
-    POST   {session}:appendEvent          one event, which may change the state
-    GET    {session}/events               its events, by time
+    PATCH  {session}                      change name, labels, state, expiry
+    DELETE {session}                      delete it, with its events
+    POST   {session}:appendEvent          append an event, which may change the state
+    GET    {session}/events               list its events, by time
 
-Whoever appends through our own API, or reads a session's ledger there, has the same session before
-him.
+The same sessions can be read and written through Runfold's own API.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +24,19 @@ from runfold.client.session import Session
 from runfold.client.sessions import Sessions
 from runfold.vertex.app import RouteGroup
 from runfold.vertex.errors import WireError
-from runfold.vertex.filters import Filter, Kind, equalities, matches, parse_filter
+from runfold.vertex.filters import Filter, Kind, equalities, label_equalities, matches, parse_filter
 from runfold.vertex.messages import Empty, Message, camel_name
 from runfold.vertex.names import Name, checked_id, new_id
 from runfold.vertex.operations import finished_operation
 from runfold.vertex.paging import fetch_page, requested_page
-from runfold.vertex.requests import json_response, name_of, query_parameter, read_message
+from runfold.vertex.requests import (
+    json_page,
+    json_response,
+    masked_fields,
+    name_of,
+    query_parameter,
+    read_message,
+)
 from runfold.vertex.session_documents import (
     SESSIONS,
     CreateSession,
@@ -56,90 +62,92 @@ _FILTER_FIELDS: Final[Mapping[str, Kind]] = {
 
 _ORDERS: Final = ("create_time desc", "createTime desc")
 
-_FIELDS: Final = {"displayName", "labels", "sessionState", "ttl", "expireTime", "userId"}
+_FIELDS: Final = ("displayName", "labels", "sessionState", "ttl", "expireTime", "userId")
 
 
 class Engines(Protocol):
-    """Which engines there are."""
+    """The engines that exist."""
 
     async def check(self, engine_id: str) -> None:
-        """Raises that there is no such engine."""
+        """Raises an error if there is no such engine."""
 
 
 def session_routes(sessions: Callable[[], Sessions], engines: Engines) -> RouteGroup:
-    """`sessions` gives what the routes speak to, or raises while there is no connection."""
+    """`sessions` returns the client that the routes use, or raises while there is no connection."""
     handlers = _SessionHandlers(sessions, engines)
-    one, many = "/reasoningEngines/{engine}/sessions/{session}", "/reasoningEngines/{engine}/sessions"
+    item, collection = "/reasoningEngines/{engine}/sessions/{session}", "/reasoningEngines/{engine}/sessions"
     routes = [
         *session_event_routes(sessions),
-        Route(many, handlers.create, methods=["POST"]),
-        Route(many, handlers.list, methods=["GET"]),
-        Route(one, handlers.get, methods=["GET"]),
-        Route(one, handlers.update, methods=["PATCH"]),
-        Route(one, handlers.delete, methods=["DELETE"]),
+        Route(collection, handlers.create, methods=["POST"]),
+        Route(collection, handlers.list, methods=["GET"]),
+        Route(item, handlers.get, methods=["GET"]),
+        Route(item, handlers.update, methods=["PATCH"]),
+        Route(item, handlers.delete, methods=["DELETE"]),
     ]
-    return RouteGroup(routes, {"createSession": handlers.created, "deleteSession": handlers.deleted})
+    return RouteGroup(
+        routes, {"createSession": handlers.read_session, "deleteSession": handlers.read_nothing}
+    )
 
 
 class _SessionHandlers:
-    """What the routes share, and what they do with it."""
+    """The handlers of the routes."""
 
     def __init__(self, sessions: Callable[[], Sessions], engines: Engines) -> None:
         self._sessions = sessions
         self._engines = engines
 
     async def create(self, request: Request) -> Response:
-        """A new session, of a new id unless one is given: 409 where that is taken."""
-        engine, asked = name_of(request), await read_message(request, CreateSession)
-        given = query_parameter(request, "sessionId")
-        name = engine.child(SESSIONS, checked_id(given, field="sessionId") if given else new_id())
+        """Creates a session, with a new id unless one is given. 409 if that exists already."""
+        engine, message = name_of(request), await read_message(request, CreateSession)
+        id_ = query_parameter(request, "sessionId")
+        name = engine.child(SESSIONS, checked_id(id_, field="sessionId") if id_ else new_id())
         await self._engines.check(engine.engine_id)
         session = await self._sessions().create(
             app=engine.engine_id,
-            user=asked.user_id,
+            user=message.user_id,
             session_id=runfold_id(name),
-            state=asked.session_state,
-            labels=asked.labels,
-            display_name=asked.display_name,
-            expires_at=asked.lasts_until(datetime.now(UTC)),
+            state=message.session_state,
+            labels=message.labels,
+            display_name=message.display_name,
+            expires_at=message.lasts_until(datetime.now(UTC)),
         )
         return finished_operation(name, "createSession", SessionMessage.of(session, name))
 
-    async def created(self, name: Name, _: Sequence[str]) -> Message:
+    async def read_session(self, name: Name, _: Sequence[str]) -> Message:
         return await self._message(name)
 
     async def get(self, request: Request) -> Response:
         return json_response(await self._message(name_of(request)))
 
     async def list(self, request: Request) -> Response:
-        """Sessions that the filter holds of, the newest first."""
-        engine, asked = name_of(request), requested_page(request)
-        wanted = parse_filter(query_parameter(request, "filter"), _FILTER_FIELDS)
+        """Lists the sessions that the filter matches, the newest first."""
+        engine, page = name_of(request), requested_page(request)
+        filter_ = parse_filter(query_parameter(request, "filter"), _FILTER_FIELDS)
         if (order := query_parameter(request, "orderBy")) and order not in _ORDERS:
-            raise WireError("UNIMPLEMENTED", f"orderBy: sessions are sorted by {_ORDERS[0]} alone")
+            raise WireError("UNIMPLEMENTED", f"orderBy: sessions can only be sorted by {_ORDERS[0]}")
         await self._engines.check(engine.engine_id)
-        sessions, named = self._sessions(), {"app": engine.engine_id, **_named(wanted)}
+        sessions, conditions = self._sessions(), {"app": engine.engine_id, **_conditions(filter_)}
 
         async def fetch(limit: int, cursor: str | None) -> tuple[Sequence[Session], str | None]:
-            return await sessions.list(**named, limit=limit, cursor=cursor)
+            return await sessions.list(**conditions, limit=limit, cursor=cursor)
 
-        found, token = await fetch_page(fetch, partial(_is_wanted, wanted, engine), asked)
-        shown = [SessionMessage.of(session, engine).json_form() for session in found]
-        return json_response({"sessions": shown, **({"nextPageToken": token} if token else {})})
+        matching, token = await fetch_page(fetch, partial(_matches, filter_, engine), page)
+        items = [SessionMessage.of(session, engine).json_form() for session in matching]
+        return json_page("sessions", items, token)
 
     async def update(self, request: Request) -> Response:
-        """The session after the change. State is merged over what is there."""
-        name, asked = name_of(request), await read_message(request, UpdateSession)
-        asked = _masked(asked, query_parameter(request, "updateMask"))
+        """Changes a session. New state is merged into the old one."""
+        name, message = name_of(request), await read_message(request, UpdateSession)
+        update = _masked(message, query_parameter(request, "updateMask"))
         sessions, session_id = self._sessions(), runfold_id(name)
-        _check_change((await sessions.view(session_id)).record, asked)
-        expires_at = asked.expires_at(datetime.now(UTC))
-        if expires_at is not None or asked.labels is not None or asked.display_name is not None:
+        _check_update((await sessions.view(session_id)).record, update)
+        expires_at = update.expires_at(datetime.now(UTC))
+        if expires_at is not None or update.labels is not None or update.display_name is not None:
             await sessions.update(
-                session_id, labels=asked.labels, display_name=asked.display_name, expires_at=expires_at
+                session_id, labels=update.labels, display_name=update.display_name, expires_at=expires_at
             )
-        if asked.session_state:
-            await sessions.append(session_id, StateChanged(), state_delta=asked.session_state)
+        if update.session_state:
+            await sessions.append(session_id, StateChanged(), state_delta=update.session_state)
         return json_response(await self._message(name))
 
     async def delete(self, request: Request) -> Response:
@@ -147,50 +155,45 @@ class _SessionHandlers:
         await self._sessions().delete(runfold_id(name))
         return finished_operation(name, "deleteSession", Empty())
 
-    async def deleted(self, _: Name, __: Sequence[str]) -> Message:
+    async def read_nothing(self, _: Name, __: Sequence[str]) -> Message:
         return Empty()
 
     async def _message(self, name: Name) -> SessionMessage:
         return SessionMessage.of(await self._sessions().view(runfold_id(name)), name)
 
 
-def _named(wanted: Filter) -> dict[str, Any]:
-    """What of the filter the verb can look for: the user and labels."""
-    same = equalities(wanted)
-    labels = {path[1]: str(value) for path, value in same.items() if path[0] == "labels" and len(path) > 1}
-    user = same.get(("user_id",))
-    return {"user": None if user is None else str(user), "labels": labels}
+def _conditions(filter_: Filter) -> dict[str, Any]:
+    """The user and the labels that every match of the filter has, by which the list is read."""
+    user = equalities(filter_).get(("user_id",))
+    return {"user": None if user is None else str(user), "labels": label_equalities(filter_)}
 
 
-def _is_wanted(wanted: Filter, engine: Name, session: Session) -> bool:
-    return belongs(session, engine) and matches(wanted, partial(filter_value, session))
+def _matches(filter_: Filter, engine: Name, session: Session) -> bool:
+    return belongs(session, engine) and matches(filter_, partial(filter_value, session))
 
 
-def _check_change(record: SessionRecord, asked: UpdateSession) -> None:
-    if asked.user_id is not None and asked.user_id != record.user:
-        raise InvalidEventError("userId: a session stays with its user", field="userId")
-    if asked.labels is not None and (missing := sorted(record.labels.keys() - asked.labels.keys())):
-        # New labels stand in the place of the old ones, and our events merge them.
-        raise WireError("UNIMPLEMENTED", f"labels: {missing[0]!r} cannot be taken away; give all there are")
+def _check_update(record: SessionRecord, update: UpdateSession) -> None:
+    if update.user_id is not None and update.user_id != record.user:
+        raise InvalidEventError("userId: the user of a session cannot change", field="userId")
+    if update.labels is not None and (missing := sorted(record.labels.keys() - update.labels.keys())):
+        # In this protocol new labels replace the old ones, but Runfold's events merge them.
+        raise WireError("UNIMPLEMENTED", f"labels: {missing[0]!r} cannot be removed: send all labels")
 
 
-def _masked(asked: UpdateSession, mask: str | None) -> UpdateSession:
-    """What of the message the mask names; what it names and the message does not have is taken
-    away, where that can be.
+def _masked(message: UpdateSession, mask: str | None) -> UpdateSession:
+    """The message with only the fields that the mask names. A field that the mask names, and that has
+    no value in the message, is cleared if it can be.
     """
     if mask is None or mask == "*":
-        return asked
-    named = {camel_name(name.strip()) for name in mask.split(",")}
-    if unknown := sorted(named - _FIELDS):
-        known = ", ".join(sorted(_FIELDS))
-        raise InvalidEventError(f"updateMask: {unknown[0]!r} is not a field of {known}", field="updateMask")
+        return message
+    fields = masked_fields(mask, known=_FIELDS)
     others: dict[str, None] = {
-        name: None for name in UpdateSession.model_fields if camel_name(name) not in named
+        name: None for name in UpdateSession.model_fields if camel_name(name) not in fields
     }
-    cleared: dict[str, Any] = {"display_name": "", "labels": {}}
-    taken_away = {
+    empty: dict[str, Any] = {"display_name": "", "labels": {}}
+    cleared = {
         name: value
-        for name, value in cleared.items()
-        if camel_name(name) in named and getattr(asked, name) is None
+        for name, value in empty.items()
+        if camel_name(name) in fields and getattr(message, name) is None
     }
-    return asked.model_copy(update={**others, **taken_away})
+    return message.model_copy(update={**others, **cleared})
