@@ -13,7 +13,8 @@ from tests.documentation import PAGES, ROOT, blocks_of
 WIDTH_MAX = 100
 README_LINES_MAX = 200
 
-PROSE = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+OTHER_PAGES = ["CHANGELOG.md", "CONTRIBUTING.md", "deploy/README.md", "benchmarks/README.md"]
+PROSE = [*PAGES, *(ROOT / page for page in OTHER_PAGES)]
 
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: page.name)
