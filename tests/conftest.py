@@ -4,14 +4,17 @@ import gc
 import logging
 import random
 from collections.abc import AsyncIterator, Generator
+from functools import partial
 from uuid import uuid4
 
 import hypothesis
 import pytest
 
+from runfold.settings import Settings
+
 from . import conversations
 from .seeds import VARIABLE, is_random, random_of, session_seed
-from .servers import Servers, servers, source
+from .servers import OwnSettings, Servers, servers, source
 
 # aiokafka logs every retry, and tests make it retry.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
@@ -85,6 +88,12 @@ def mongo(servers: Servers) -> str:
 def prefix() -> str:
     """A topic prefix that no other test has. Topics stay until the servers go."""
     return f"t{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def own_settings(kafka: str, mongo: str, prefix: str, database: str) -> OwnSettings:
+    """Makes settings of a Runfold that no other test has, from what differs from the defaults."""
+    return partial(Settings, kafka=kafka, mongo=mongo, prefix=prefix, database=database)
 
 
 @pytest.fixture

@@ -95,7 +95,9 @@ async def read(api: httpx.AsyncClient, name: str) -> Answers:
 
 async def _read_memories(api: httpx.AsyncClient, path: str, answers: Answers) -> None:
     memories = await _pages(api, f"{path}?", "memories", answers)
-    for memory_id in (*(one["memory_id"] for one in memories), "deleted"):
+    # A list has no memories that were deleted; their revisions are there still.
+    memory_ids = [one["memory_id"] for one in memories]
+    for memory_id in [*memory_ids, "deleted"] if "kept" in memory_ids else memory_ids:
         revisions = await _pages(api, f"{path}/{memory_id}/revisions?", "revisions", answers)
         for one in revisions:
             each = f"{path}/{memory_id}/revisions/{one['revision_id']}"

@@ -5,13 +5,10 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.ingesting import is_ready
-from tests.processes import until
-from tests.querying import projected, served
+from tests.querying import projected, ready_api
 from tests.session_verbs import patiently
 
 from runfold import Runfold
-from runfold.api.app import build_app
 from runfold.client.memories import Memories
 from runfold.client.memory import MemoriesWanted, MemoryVerbs
 from runfold.client.memory_log import fold_memories
@@ -64,10 +61,8 @@ async def memories_by(way: str, settings: Settings) -> AsyncIterator[MemoryVerbs
             async with opened_memories(settings) as stored:
                 yield stored
         case _:
-            async with served(build_app(settings)) as client:
-                await until(lambda: is_ready(client), what="the service's connection to Kafka")
-                async with HttpMemories(str(client.base_url)) as memories:
-                    yield memories
+            async with ready_api(settings) as client, HttpMemories(str(client.base_url)) as memories:
+                yield memories
 
 
 async def everything_remembered(

@@ -14,8 +14,11 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
+from tests.ingesting import is_ready
+from tests.processes import until
 
 from runfold import Run, Runfold
+from runfold.api.app import build_app as build_api
 from runfold.http.app import new_app
 from runfold.projector.worker import connect_worker
 from runfold.query.app import build_app, router
@@ -116,6 +119,14 @@ async def query_and_reading(settings: Settings) -> AsyncIterator[tuple[httpx.Asy
         app.include_router(router(reading))
         async with served(app) as client:
             yield client, reading
+
+
+@asynccontextmanager
+async def ready_api(settings: Settings, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an API that has reached Kafka; `options` are those of `build_app`."""
+    async with served(build_api(settings, **options)) as client:
+        await until(lambda: is_ready(client), what="the API's connection to Kafka")
+        yield client
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import gc
 import os
 import tempfile
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,17 @@ from pathlib import Path
 from runfold.local import LocalStack, free_port
 from runfold.local.kafka import SETTINGS
 from runfold.local.kafka_jars import KAFKA_VERSION
+from runfold.settings import Settings
 from runfold.store.replica_set import REPLICA_SET, bring_up
 
 KAFKA_VARIABLE = "RUNFOLD_TEST_KAFKA"
 MONGO_VARIABLE = "RUNFOLD_TEST_MONGO"
 MONGO_IMAGE = "mongo:8.0"
 DOCKER_SECONDS = 3
+
+
+OwnSettings = Callable[..., Settings]
+"""Makes settings from the fields that differ from a test's own: its servers, prefix and database."""
 
 
 @dataclass(frozen=True, kw_only=True)

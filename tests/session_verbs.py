@@ -7,12 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
-from tests.ingesting import is_ready
-from tests.processes import until
-from tests.querying import Projected, projected, served
+from tests.querying import Projected, projected, ready_api
 
 from runfold import Runfold
-from runfold.api.app import build_app
 from runfold.client.session import EventsWanted, Session, SessionVerbs
 from runfold.client.sessions import Sessions
 from runfold.query.reading import Reading
@@ -98,10 +95,8 @@ async def opened(way: str, settings: Settings) -> AsyncIterator[SessionVerbs]:
             async with Runfold.of(settings.log()) as runfold, Reading(settings) as reading:
                 yield Sessions(runfold.connection, reading.stored_sessions)
         case _:
-            async with served(build_app(settings)) as client:
-                await until(lambda: is_ready(client), what="the service's connection to Kafka")
-                async with HttpSessions(str(client.base_url)) as sessions:
-                    yield sessions
+            async with ready_api(settings) as client, HttpSessions(str(client.base_url)) as sessions:
+                yield sessions
 
 
 def comparable(session: Session) -> tuple[Any, ...]:

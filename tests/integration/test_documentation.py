@@ -13,13 +13,10 @@ from pathlib import Path
 
 import pytest
 from tests.documentation import PAGES, Story, blocks_of, check_output, markers
-from tests.ingesting import is_ready
-from tests.processes import until
-from tests.querying import served
+from tests.querying import ready_api, served
 from tests.remembering import ScriptedModel
 from tests.scripted_models import ScriptedModels
 
-from runfold.api.app import build_app
 from runfold.generation.model import Action, Found
 from runfold.projector.service import Projector
 from runfold.settings import Settings
@@ -48,8 +45,7 @@ def settings(kafka: str, mongo: str, prefix: str) -> Settings:
 async def url(settings: Settings) -> AsyncIterator[str]:
     """Of an API with a projector at work behind it, and with a model that generates memories."""
     projecting = asyncio.create_task(Projector(settings).project())
-    async with served(build_app(settings, model=LIVES_IN_LYON)) as client:
-        await until(lambda: is_ready(client), what="the API's connection to Kafka")
+    async with ready_api(settings, model=LIVES_IN_LYON) as client:
         yield str(client.base_url)
     projecting.cancel()
     await asyncio.wait([projecting])

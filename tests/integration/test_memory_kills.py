@@ -13,6 +13,7 @@ import pytest
 from tests.killing import Progress, kill_all
 from tests.memory_verbs import check_memories_rebuild, opened_memories
 from tests.processes import projector
+from tests.servers import OwnSettings
 from tests.session_stores import at_work, stored
 
 from runfold import Runfold, RunfoldError
@@ -39,16 +40,8 @@ LOST = (MemoryConflictError, MemoryNotFoundError, MemoryChangedError, RevisionNo
 
 
 @pytest.fixture
-def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
-    return Settings(
-        kafka=kafka,
-        mongo=mongo,
-        prefix=prefix,
-        database=database,
-        session_timeout_seconds=6,
-        sweep_seconds=1,
-        wait_timeout_seconds=25,
-    )
+def settings(own_settings: OwnSettings) -> Settings:
+    return own_settings(session_timeout_seconds=6, sweep_seconds=1, wait_timeout_seconds=25)
 
 
 async def test_kills_lose_and_double_no_change_of_a_memory(

@@ -14,7 +14,7 @@ import pytest
 from tests.ingesting import is_ready
 from tests.memory_verbs import check_memories_rebuild
 from tests.processes import until
-from tests.querying import Projected, served
+from tests.querying import Projected, ready_api, served
 from tests.remembering import ScriptedModel
 
 from runfold.api.app import build_app
@@ -37,15 +37,13 @@ async def api(
     settings: Settings, stored: Projected, model: ScriptedModel
 ) -> AsyncIterator[httpx.AsyncClient]:
     """With a model."""
-    async with served(build_app(settings, model=model)) as client:
-        await until(lambda: is_ready(client), what="the service's connection to Kafka")
+    async with ready_api(settings, model=model) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 async def without_model(settings: Settings, stored: Projected) -> AsyncIterator[httpx.AsyncClient]:
-    async with served(build_app(settings)) as client:
-        await until(lambda: is_ready(client), what="the service's connection to Kafka")
+    async with ready_api(settings) as client:
         yield client
 
 

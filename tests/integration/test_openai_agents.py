@@ -19,13 +19,11 @@ from agents.memory.session import Session
 from agents.memory.session_settings import SessionSettings
 from agents.models.interface import Model
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
-from tests.ingesting import is_ready
-from tests.processes import environment, until
-from tests.querying import served
+from tests.processes import environment
+from tests.querying import ready_api
 from tests.session_verbs import Projector, patiently
 
 from runfold import EventAmended, InvalidEventError, Run, Runfold, openai_agents
-from runfold.api.app import build_app
 from runfold.openai_agents import RunfoldSession
 from runfold.settings import Settings
 from runfold_schemas.events import StandIn
@@ -66,8 +64,7 @@ Opening = Callable[..., RunfoldSession]
 
 @pytest.fixture(scope="module")
 async def url(settings: Settings, projector: Projector) -> AsyncIterator[str]:
-    async with served(build_app(settings)) as client:
-        await until(lambda: is_ready(client), what="the service's connection to Kafka")
+    async with ready_api(settings) as client:
         yield str(client.base_url)
 
 

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
-from tests.http_contents import TALK, Answers, agree, get, post, read, send, write
+from tests.http_contents import SCOPE, TALK, Answers, agree, get, post, read, send, write
 from tests.previous_version import unpacked
 from tests.processes import environment, http_service, two_free_ports, until
+from tests.servers import OwnSettings
 
 from runfold.local import free_port
 from runfold.settings import Settings
@@ -61,16 +62,8 @@ class Version:
 
 
 @pytest.fixture
-def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
-    return Settings(
-        kafka=kafka,
-        mongo=mongo,
-        prefix=prefix,
-        database=database,
-        session_timeout_seconds=6,
-        retire_seconds=10,
-        wait_timeout_seconds=10,
-    )
+def settings(own_settings: OwnSettings) -> Settings:
+    return own_settings(session_timeout_seconds=6, retire_seconds=10, wait_timeout_seconds=10)
 
 
 @pytest.fixture(scope="module")
@@ -170,8 +163,10 @@ async def load(name: str, writer: Version, reader: Version, enough: asyncio.Even
     """Writes again and again through one version. The other version reads each change at once,
     since it is acknowledged. Gives how often.
     """
-    await write(writer.api, name)
-    session, memory = f"/v1/sessions/{name}%2Fopen", f"/v1/banks/{name}/memories/kept"
+    session, bank = f"/v1/sessions/{name}", f"/v1/banks/{name}"
+    await post(writer.api, "/v1/sessions", {"session_id": name, "app": name, "user": "ann"})
+    await post(writer.api, "/v1/banks", {"bank_id": name})
+    await post(writer.api, f"{bank}/memories", {"memory_id": "m", "fact": "0", "scope": SCOPE})
     for step in count(1):
         run_id = f"{name}-{step}"
         await post(writer.api, "/v1/runs", {"run_id": run_id, "agent_id": f"{name}-runs"})
@@ -180,11 +175,11 @@ async def load(name: str, writer: Version, reader: Version, enough: asyncio.Even
         note = {"type": "planner_note", "data": {"note": f"{step}"}}
         state = {"step": step, "user:step": step, "app:step": step}
         await post(writer.api, f"{session}/events", note | {"state_delta": state})
-        await send(writer.api, "PATCH", memory, {"fact": f"{step}"})
+        await send(writer.api, "PATCH", f"{bank}/memories/m", {"fact": f"{step}"})
 
         read_state = (await get(reader.api, session))["state"]
         assert {key: read_state[key] for key in state} == state
-        assert (await get(reader.api, memory))["fact"] == f"{step}"
+        assert (await get(reader.api, f"{bank}/memories/m"))["fact"] == f"{step}"
         last = f"/v1/runs/{run_id}?min_offset={len(TALK)}"
         assert (await get(reader.api, last))["next_offset"] > len(TALK)
         if enough.is_set():
@@ -195,7 +190,7 @@ async def load(name: str, writer: Version, reader: Version, enough: asyncio.Even
 
 def notes_of(answers: Answers, name: str) -> list[str]:
     """The notes of the session that the load writes to."""
-    events = answers[f"/v1/sessions/{name}%2Fopen?include=events"]["events"]
+    events = answers[f"/v1/sessions/{name}?include=events"]["events"]
     return [one["event"]["data"]["note"] for one in events if one["event"]["type"] == "planner_note"]
 
 

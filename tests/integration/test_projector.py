@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from tests.processes import Projections, projections, reaches, until, working
+from tests.servers import OwnSettings
 
 from runfold import AssistantMessage, PlannerNote, Run, RunCompleted, Runfold, UserMessage
 from runfold.client.records import outgoing
@@ -47,12 +48,8 @@ class Stack(NamedTuple):
 
 
 @pytest.fixture
-def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
-    return Settings(
-        kafka=kafka,
-        mongo=mongo,
-        prefix=prefix,
-        database=database,
+def settings(own_settings: OwnSettings) -> Settings:
+    return own_settings(
         park_seconds=PARK_SECONDS,
         publisher_park_seconds=PARK_SECONDS,
         sweep_seconds=SWEEP_SECONDS,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.killing import ROUNDS
 from tests.processes import Projections, projections, projector, until
+from tests.servers import OwnSettings
 
 from runfold import AssistantMessage, Run, Runfold, UserMessage
 from runfold.local import Service
@@ -29,8 +30,8 @@ LIFE = 6_000
 
 
 @pytest.fixture
-def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
-    return Settings(kafka=kafka, mongo=mongo, prefix=prefix, database=database, session_timeout_seconds=6)
+def settings(own_settings: OwnSettings) -> Settings:
+    return own_settings(session_timeout_seconds=6)
 
 
 class Log:

@@ -8,6 +8,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from tests.integration.test_projector import working
 from tests.processes import Projections, append_raw, projections, reaches, until
+from tests.servers import OwnSettings
 
 from runfold import Run, Runfold, UserMessage
 from runfold.log.catalog import partition_of
@@ -26,16 +27,8 @@ SWEEP_SECONDS = 1.0
 
 
 @pytest.fixture
-def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
-    return Settings(
-        kafka=kafka,
-        mongo=mongo,
-        prefix=prefix,
-        database=database,
-        sweep_seconds=SWEEP_SECONDS,
-        session_timeout_seconds=6,
-        retire_seconds=0.5,
-    )
+def settings(own_settings: OwnSettings) -> Settings:
+    return own_settings(sweep_seconds=SWEEP_SECONDS, session_timeout_seconds=6, retire_seconds=0.5)
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from tests.ingesting import is_ready, note
-from tests.processes import append_raw, until
-from tests.querying import POLL_SECONDS, Projected, query, sent_events, served
+from tests.ingesting import note
+from tests.processes import append_raw
+from tests.querying import POLL_SECONDS, Projected, query, ready_api, sent_events
 
 from runfold import (
     AssistantMessage,
@@ -27,7 +27,6 @@ from runfold import (
     ToolResult,
     UserMessage,
 )
-from runfold.api.app import build_app as build_api
 from runfold.local import free_port
 from runfold.settings import Settings
 from runfold.store.editions import Editions, new_edition
@@ -80,8 +79,7 @@ async def test_a_record_includes_every_page_though_its_saved_state_lags(
     ["a/b c?é%2F", "a/events", "a/ledger", "a/follow", "a/responses", "a/repair", "a/status", "/", "%"],
 )
 async def test_a_run_is_read_and_written_under_any_id(settings: Settings, stored: Projected, run_id: str):
-    async with served(build_api(settings)) as client:
-        await until(lambda: is_ready(client), what="the service's connections")
+    async with ready_api(settings) as client:
         opened = await client.post("/v1/runs", json={"agent_id": "a", "run_id": run_id})
         path = opened.headers["location"]
         posted = await client.post(f"{path}/events", json=note("1"))

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.processes import Projections, environment, http_service, projections, projector, until
+from tests.servers import OwnSettings
 
 from runfold import AssistantMessage, Run, Runfold, ToolCall, ToolResult, UserMessage
 from runfold.local import free_port
@@ -30,8 +31,8 @@ half; shorter where nobody reads.
 
 
 @pytest.fixture
-def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
-    return Settings(kafka=kafka, mongo=mongo, prefix=prefix, database=database, retire_seconds=RETIRE_SECONDS)
+def settings(own_settings: OwnSettings) -> Settings:
+    return own_settings(retire_seconds=RETIRE_SECONDS)
 
 
 class Watcher:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.processes import until
 from tests.querying import projected
+from tests.servers import OwnSettings
 from tests.session_verbs import opened
 
 from runfold import UserMessage
@@ -21,8 +22,8 @@ from runfold_schemas.sessions import SessionCreated, SessionDeleted, session_key
 
 
 @pytest.fixture
-def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
-    return Settings(kafka=kafka, mongo=mongo, prefix=prefix, database=database, wait_timeout_seconds=20)
+def settings(own_settings: OwnSettings) -> Settings:
+    return own_settings(wait_timeout_seconds=20)
 
 
 def fact(data: Data, session_id: str, run_id: str) -> Forward:

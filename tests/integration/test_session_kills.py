@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.killing import Progress, kill_all
 from tests.processes import projector, until
+from tests.servers import OwnSettings
 from tests.session_stores import all_ways, at_work, only_topics_of, shared_ends, stored
 from tests.session_verbs import WAYS, everything
 
@@ -42,16 +43,8 @@ NOTES = frozenset({"planner_note"})
 
 
 @pytest.fixture
-def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
-    return Settings(
-        kafka=kafka,
-        mongo=mongo,
-        prefix=prefix,
-        database=database,
-        session_timeout_seconds=6,
-        sweep_seconds=1,
-        wait_timeout_seconds=25,
-    )
+def settings(own_settings: OwnSettings) -> Settings:
+    return own_settings(session_timeout_seconds=6, sweep_seconds=1, wait_timeout_seconds=25)
 
 
 class Change(NamedTuple):

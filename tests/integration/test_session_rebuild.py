@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.processes import projector
+from tests.servers import OwnSettings
 from tests.session_stores import shared_ends, stored
 from tests.session_verbs import everything, opened
 
@@ -37,10 +38,8 @@ NOTES = frozenset({"planner_note"})
 
 
 @pytest.fixture
-def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
-    return Settings(
-        kafka=kafka, mongo=mongo, prefix=prefix, database=database, retire_seconds=20, wait_timeout_seconds=10
-    )
+def settings(own_settings: OwnSettings) -> Settings:
+    return own_settings(retire_seconds=20, wait_timeout_seconds=10)
 
 
 class Acknowledged:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from tests.ingesting import is_ready, note
 from tests.processes import until
-from tests.querying import served
+from tests.querying import ready_api, served
 from tests.session_verbs import Projector
 
 from runfold import PlannerNote, Runfold
@@ -27,8 +27,7 @@ BIG = 2**80
 
 @pytest.fixture(scope="module")
 async def api(settings: Settings, projector: Projector) -> AsyncIterator[httpx.AsyncClient]:
-    async with served(build_app(settings)) as client:
-        await until(lambda: is_ready(client), what="the service's connection to Kafka")
+    async with ready_api(settings) as client:
         yield client
 
 

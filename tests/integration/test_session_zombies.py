@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from tests.processes import projector, until
+from tests.servers import OwnSettings
 from tests.session_stores import all_ways, at_work, only_topics_of, stored
 
 from runfold import PlannerNote, Run, Runfold
@@ -24,16 +25,8 @@ NOTES = frozenset({"planner_note"})
 
 
 @pytest.fixture
-def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
-    return Settings(
-        kafka=kafka,
-        mongo=mongo,
-        prefix=prefix,
-        database=database,
-        session_timeout_seconds=6,
-        sweep_seconds=1,
-        wait_timeout_seconds=25,
-    )
+def settings(own_settings: OwnSettings) -> Settings:
+    return own_settings(session_timeout_seconds=6, sweep_seconds=1, wait_timeout_seconds=25)
 
 
 async def test_a_projector_that_was_overtaken_brings_nothing_of_a_deleted_session_back(

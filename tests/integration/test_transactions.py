@@ -10,6 +10,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from tests.integration.test_projector import working
 from tests.processes import projections, until
+from tests.servers import OwnSettings
 
 from runfold import Run, Runfold, UserMessage
 from runfold.client.records import outgoing
@@ -22,16 +23,9 @@ from runfold_schemas.topics import Topics
 
 
 @pytest.fixture
-def settings(kafka: str, mongo: str, prefix: str, database: str) -> Settings:
-    return Settings(
-        kafka=kafka,
-        mongo=mongo,
-        prefix=prefix,
-        database=database,
-        park_seconds=1.5,
-        publisher_park_seconds=1.5,
-        session_timeout_seconds=6,
-        publish_timeout_seconds=5,
+def settings(own_settings: OwnSettings) -> Settings:
+    return own_settings(
+        park_seconds=1.5, publisher_park_seconds=1.5, session_timeout_seconds=6, publish_timeout_seconds=5
     )
 
 
