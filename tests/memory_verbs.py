@@ -84,12 +84,13 @@ async def everything_remembered(
                 memories.list, bank.bank_id, wanted
             )
     made = {bank.bank_id: bank.created_at for bank in banks}
-    for key, head in (await _heads(settings)).items():
-        of_memory = (head.bank_id, head.memory_id)
-        found[f"head of {key}"] = await memories._reader.head(*of_memory)
-        is_of_bank = head.bank_id in made and (head.deleted_at or lasting_until) >= made[head.bank_id]
-        if is_of_bank and head.can_be_rolled_back(lasting_until):
-            found[f"revisions of {key}"] = await _revisions(memories, *of_memory, lasting_until)
+    async with Reading(settings) as reading:
+        for key, head in (await _heads(settings)).items():
+            of_memory = (head.bank_id, head.memory_id)
+            found[f"head of {key}"] = await reading.stored_memories.head(*of_memory)
+            is_of_bank = head.bank_id in made and (head.deleted_at or lasting_until) >= made[head.bank_id]
+            if is_of_bank and head.can_be_rolled_back(lasting_until):
+                found[f"revisions of {key}"] = await _revisions(memories, *of_memory, lasting_until)
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 from runfold.local import free_port
 from runfold.store import database
 from runfold.store import editions as pointing
-from runfold.store.database import CLIENT, connect
+from runfold.store.database import CLIENT, Database, connect
 from runfold.store.editions import Editions, new_edition
 from runfold.store.pages import PageStore, pages_of
 from runfold.store.runs import RunFilter, RunState, RunStore
@@ -24,21 +24,25 @@ from .conftest import DRIVERS
 
 
 @pytest.fixture
-async def editions(driver, mongo) -> AsyncIterator[Editions]:
-    """Those of a database of this test's own: there is one pointer in it."""
+async def opened(driver, mongo) -> AsyncIterator[Database]:
+    """A database of this test's own, since a database has one pointer."""
     async with connect(mongo, f"t{uuid4().hex[:8]}", client=driver) as opened:
-        yield Editions(opened)
+        yield opened
         await opened.client.drop_database(opened.name)
 
 
-async def fill(editions: Editions, edition: str) -> None:
-    opened = editions._database
+@pytest.fixture
+def editions(opened) -> Editions:
+    return Editions(opened)
+
+
+async def fill(opened: Database, edition: str) -> None:
     await RunStore(opened, edition).create_indexes()
     await PageStore(opened, edition).insert(pages_of("log", [], first_offset=0, next_offset=1))
 
 
-async def names(editions: Editions) -> list[str]:
-    return sorted(await editions._database.list_collection_names())
+async def names(opened: Database) -> list[str]:
+    return sorted(await opened.list_collection_names())
 
 
 async def test_an_empty_database_has_no_edition(editions):
@@ -129,36 +133,36 @@ async def test_of_many_rebuilds_at_once_one_is_switched_to(editions):
     assert await editions.current() == winner
 
 
-async def test_the_others_are_those_with_collections_that_are_not_read(editions):
+async def test_the_others_are_those_with_collections_that_are_not_read(editions, opened):
     current = await editions.current_or_first()
     left = sorted(new_edition() for _ in range(2))
     for edition in (current, *left):
-        await fill(editions, edition)
+        await fill(opened, edition)
 
     assert await editions.others() == left
 
 
-async def test_dropping_a_edition_leaves_the_rest(editions):
+async def test_dropping_a_edition_leaves_the_rest(editions, opened):
     current, left = await editions.current_or_first(), new_edition()
     for edition in (current, left):
-        await fill(editions, edition)
-    await editions._database["notes"].insert_one({"kept": True})
+        await fill(opened, edition)
+    await opened["notes"].insert_one({"kept": True})
 
     await editions.drop(left)
     await editions.drop(left)
 
-    assert await names(editions) == sorted([f"pages.{current}", f"runs.{current}", "notes", "pointers"])
+    assert await names(opened) == sorted([f"pages.{current}", f"runs.{current}", "notes", "pointers"])
     assert await editions.current() == current
 
 
-async def test_dropping_all_leaves_a_database_that_begins_anew(editions):
+async def test_dropping_all_leaves_a_database_that_begins_anew(editions, opened):
     before, left = await editions.current_or_first(), new_edition()
     for edition in (before, left):
-        await fill(editions, edition)
+        await fill(opened, edition)
 
     await editions.drop_all()
 
-    assert await names(editions) == []
+    assert await names(opened) == []
     assert await editions.current() is None
     assert await editions.current_or_first() not in (before, left)
 

@@ -115,26 +115,26 @@ async def test_what_has_expired_is_in_no_read(memories):
     assert await memories.all(now=NOW) == await memories.get([key("kept")], now=NOW)
 
 
-async def test_mongodb_removes_memories_only_after_their_expiry(memories):
+async def test_mongodb_removes_memories_only_after_their_expiry(memories, store, edition):
     expires_at = NOW + timedelta(microseconds=999)
     await save(memories, memory(expires_at=expires_at), memory("kept"))
 
-    stored = {one["_id"]: one async for one in memories._memories.find({})}
+    stored = {one["_id"]: one async for one in store[f"memories.{edition}"].find({})}
 
     assert expires_at <= stored[key("m")]["expires"] <= expires_at + timedelta(milliseconds=2)
     assert "expires" not in stored[key("kept")]
-    indexes = await memories._memories.index_information()
+    indexes = await store[f"memories.{edition}"].index_information()
     assert [one["key"] for one in indexes.values() if one.get("expireAfterSeconds") == 0] == [
         [("expires", 1)]
     ]
 
 
-async def test_an_expiry_that_is_taken_away_is_taken_away(memories):
+async def test_an_expiry_that_is_taken_away_is_taken_away(memories, store, edition):
     await save(memories, memory(expires_at=NOW), offset=1)
     await save(memories, memory(), offset=2)
 
     assert await listed(memories) == ["m"]
-    assert "expires" not in await memories._memories.find_one({})
+    assert "expires" not in await store[f"memories.{edition}"].find_one({})
 
 
 async def test_lists_go_by_either_time_in_either_direction(memories):
