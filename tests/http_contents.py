@@ -1,5 +1,6 @@
-"""Runs, sessions and memories through the HTTP API alone, for tests that compare two services: a
-bit of everything is written under a name, and all of it is read.
+"""Runs, sessions and memories through the HTTP API alone, for tests that compare two services.
+
+`write` makes some of each kind under a name, and `read` reads all of them.
 """
 
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ async def _write_runs(api: httpx.AsyncClient, name: str) -> None:
         await post(api, "/v1/runs", opened)
         await post(api, f"/v1/runs/{run_id}/events", TALK)
         await post(api, f"/v1/runs/{run_id}/status", command)
-    # No provider takes this one before it is repaired: a call has no result.
+    # The call of this run has no result, so no provider accepts the ledger before the repair.
     await post(api, "/v1/runs", {"run_id": f"{name}-cut", "agent_id": name})
     await post(api, f"/v1/runs/{name}-cut/events", TALK[:3])
     await post(api, f"/v1/runs/{name}-cut/repair", {})
@@ -96,14 +97,14 @@ async def read(api: httpx.AsyncClient, name: str) -> Answers:
 async def _read_memories(api: httpx.AsyncClient, path: str, answers: Answers) -> None:
     memories = await _pages(api, f"{path}?", "memories", answers)
     # A list has no memories that were deleted; their revisions are there still.
-    memory_ids = [one["memory_id"] for one in memories]
+    memory_ids = [memory["memory_id"] for memory in memories]
     for memory_id in [*memory_ids, "deleted"] if "kept" in memory_ids else memory_ids:
         revisions = await _pages(api, f"{path}/{memory_id}/revisions?", "revisions", answers)
-        for one in revisions:
-            each = f"{path}/{memory_id}/revisions/{one['revision_id']}"
-            answers[each] = await get(api, each)
-    asked = {"scope": SCOPE, "query": "Where does she live?", "limit": 2}
-    answers["retrieved"] = await post(api, f"{path}/retrieve", asked)
+        for revision in revisions:
+            of_revision = f"{path}/{memory_id}/revisions/{revision['revision_id']}"
+            answers[of_revision] = await get(api, of_revision)
+    query = {"scope": SCOPE, "query": "Where does she live?", "limit": 2}
+    answers[f"{path}/retrieve"] = await post(api, f"{path}/retrieve", query)
 
 
 async def _pages(api: httpx.AsyncClient, path: str, name: str, answers: Answers) -> list[Any]:
@@ -121,7 +122,7 @@ async def _pages(api: httpx.AsyncClient, path: str, name: str, answers: Answers)
 
 
 def agree(older: Any, newer: Any) -> bool:
-    """Whether `newer` says what `older` says. It may have fields that the older version lacks."""
+    """Whether `newer` has all values of `older`. The newer version may add fields."""
     match older, newer:
         case Mapping(), Mapping():
             return all(name in newer and agree(value, newer[name]) for name, value in older.items())
@@ -140,7 +141,7 @@ async def post(api: httpx.AsyncClient, path: str, body: Any) -> Any:
 
 
 async def send(api: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
-    """The answer's document. What is no success fails the test."""
+    """The answer's document. An error fails the test."""
     response = await api.request(method, path, json=body)
     assert response.is_success, f"{method} {path}: {response.status_code} {response.text}"
     return response.json() if response.content else None

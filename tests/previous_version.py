@@ -1,5 +1,5 @@
-"""The code of a commit whose data and services have to get on with ours, run beside it by the same
-interpreter.
+"""The code of an earlier commit, run by the same interpreter as ours: its data and its services
+have to work together with ours.
 """
 
 import io
@@ -20,7 +20,7 @@ _REPOSITORY = Path(__file__).parents[1]
 def unpacked(folder: Path) -> str:
     """Puts the commit's packages into `folder` and gives the PYTHONPATH by which they are imported.
 
-    A clone without the commit fails the test, since a test that is passed over proves nothing.
+    If the clone lacks the commit, the test fails: a skipped test would prove nothing.
     """
     archive = subprocess.run(
         ["git", "archive", COMMIT, *ROOTS], cwd=_REPOSITORY, capture_output=True, check=False
@@ -42,12 +42,12 @@ def unpacked(folder: Path) -> str:
 def _check_is_imported(folder: Path, roots: str) -> None:
     """The editable installation of our own code must not come first."""
     names = "runfold_schemas, runfold_projections, runfold"
-    found = subprocess.run(
+    files = subprocess.run(
         [sys.executable, "-c", f"import {names}\nfor each in {names}: print(each.__file__)"],
         env={"PYTHONPATH": roots},
         capture_output=True,
         text=True,
         check=True,
     ).stdout.splitlines()
-    assert len(found) == len(ROOTS)
-    assert all(Path(file).is_relative_to(folder) for file in found), found
+    assert len(files) == len(ROOTS)
+    assert all(Path(file).is_relative_to(folder) for file in files), files

@@ -1,5 +1,5 @@
-"""Data of the version before, and its services beside ours on the same Kafka and MongoDB, through
-rebuilds of either version.
+"""Data and services of the version before this tree's names, beside ours on the same Kafka and
+MongoDB, through a rebuild by either version.
 """
 
 import asyncio
@@ -57,8 +57,8 @@ class Version:
     async def partitions(self) -> int:
         """How many partitions of the catalog the projector owns."""
         metrics = (await self.projector.get("/metrics")).text
-        found = re.search(r"^runfold_catalog_partitions (\S+)$", metrics, flags=re.MULTILINE)
-        return int(float(found[1])) if found else 0
+        line = re.search(r"^runfold_catalog_partitions (\S+)$", metrics, flags=re.MULTILINE)
+        return int(float(line[1])) if line else 0
 
 
 @pytest.fixture
@@ -160,8 +160,8 @@ async def rebuild_under_load(rebuilding: Version, old: Version, new: Version, wr
 
 
 async def load(name: str, writer: Version, reader: Version, enough: asyncio.Event) -> int:
-    """Writes again and again through one version. The other version reads each change at once,
-    since it is acknowledged. Gives how often.
+    """Writes through one version until `enough`, and reads each change through the other one as
+    soon as it is acknowledged. Gives the number of rounds.
     """
     session, bank = f"/v1/sessions/{name}", f"/v1/banks/{name}"
     await post(writer.api, "/v1/sessions", {"session_id": name, "app": name, "user": "ann"})
