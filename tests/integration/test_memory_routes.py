@@ -181,7 +181,7 @@ async def test_what_is_left_out_stays_and_null_takes_away(api, bank):
         ("POST", "/b/memories", {"fact": "x", "scope": SCOPE, "memory_id": ""}, "memory_id"),
         ("PATCH", "/b/memories/m", {"scope": SCOPE}, "scope"),
         ("PATCH", "/b/memories/m", {"expires_at": "soon"}, "expires_at"),
-        ("GET", "/b/memories?scope=x", None, "label"),
+        ("GET", "/b/memories?scope=x", None, "scope"),
         ("GET", "/b/memories?order=size", None, "order"),
         ("POST", "/b/memories/retrieve", {"query": "x"}, "scope"),
         ("POST", "/b/memories/retrieve", {"scope": SCOPE, "limit": 101}, "limit"),
