@@ -7,12 +7,12 @@ from tests.remembering import ScriptedModel, fact, record
 
 from runfold.client.memory import Near
 from runfold.embeddings.nearest import DUPLICATE_DISTANCE
-from runfold.generation.consolidation import FACT_LENGTH_MAX, Decision, Nearby, consolidate
+from runfold.generation.consolidation import FACT_LENGTH_MAX, Decision, FindNearby, consolidate
 from runfold.generation.facts import are_same_fact
 from runfold.generation.model import Action
 
 
-def nearby(*known, distance=0.3) -> Nearby:
+def nearby(*known, distance=0.3) -> FindNearby:
     async def near(text) -> list[Near]:
         return [Near(one, distance) for one in known]
 

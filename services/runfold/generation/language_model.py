@@ -52,8 +52,8 @@ class LanguageModel:
     async def extract(self, conversation: str, *, instructions: str) -> Sequence[Found]:
         return (await _ask(self._findings, conversation, instructions)).facts
 
-    async def consolidate(self, facts: Sequence[str], known: Sequence[str]) -> Sequence[Action]:
-        return (await _ask(self._actions, question(facts, known), CONSOLIDATE)).actions
+    async def consolidate(self, facts: Sequence[str], memories: Sequence[str]) -> Sequence[Action]:
+        return (await _ask(self._actions, question(facts, memories), CONSOLIDATE)).actions
 
 
 @asynccontextmanager

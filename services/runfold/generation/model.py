@@ -50,7 +50,7 @@ class MemoryModel(Protocol):
         JSON for each message part.
         """
 
-    async def consolidate(self, facts: Sequence[str], known: Sequence[str]) -> Sequence[Action]:
-        """The changes to the known memories that follow from new facts. Facts and memories are named
+    async def consolidate(self, facts: Sequence[str], memories: Sequence[str]) -> Sequence[Action]:
+        """The changes to the memories that follow from new facts. Facts and memories are named
         by their indexes.
         """

@@ -89,14 +89,14 @@ def label_of(topic: MemoryTopic) -> str:
     return topic.managed or topic.custom or ""
 
 
-def question(facts: Sequence[str], known: Sequence[str]) -> str:
+def question(facts: Sequence[str], memories: Sequence[str]) -> str:
     """New facts and known memories, numbered, as the model reads them."""
     return "\n".join(
         [
             "New facts:",
             *(_line(number=number, fact=text) for number, text in enumerate(facts)),
             "Memories:",
-            *(_line(number=number, memory=text) for number, text in enumerate(known)),
+            *(_line(number=number, memory=text) for number, text in enumerate(memories)),
         ]
     )
 

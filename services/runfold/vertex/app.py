@@ -5,7 +5,7 @@ parameters are ignored, and unknown paths below Google's names are answered in G
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from fastapi import FastAPI
 from pydantic import ValidationError
@@ -25,6 +25,16 @@ _PATHS: Final = ("/v1beta1/{rest:path}", "/v1/projects/{rest:path}", "/v1/reason
 """The paths of Google's names. Below `/v1` only some paths are Google's: others are Runfold's own."""
 
 
+class ResourceHandlers(Protocol):
+    """The handlers of a resource that can be created, listed, read, updated and deleted."""
+
+    async def create(self, request: Request) -> Response: ...
+    async def list(self, request: Request) -> Response: ...
+    async def get(self, request: Request) -> Response: ...
+    async def update(self, request: Request) -> Response: ...
+    async def delete(self, request: Request) -> Response: ...
+
+
 class RouteGroup(NamedTuple):
     """Routes below `/reasoningEngines`, and for each verb of their operations the function that reads
     its result again.
@@ -32,6 +42,18 @@ class RouteGroup(NamedTuple):
 
     routes: Sequence[Route]
     operations: Mapping[str, ResultReader] = {}
+
+
+def resource_routes(collection: str, parameter: str, handlers: ResourceHandlers) -> list[Route]:
+    """The routes of a resource. `parameter` is the name of its id in paths."""
+    item = f"{collection}/{{{parameter}}}"
+    return [
+        Route(collection, handlers.create, methods=["POST"]),
+        Route(collection, handlers.list, methods=["GET"]),
+        Route(item, handlers.get, methods=["GET"]),
+        Route(item, handlers.update, methods=["PATCH"]),
+        Route(item, handlers.delete, methods=["DELETE"]),
+    ]
 
 
 def build_vertex_app(*groups: RouteGroup) -> Starlette:

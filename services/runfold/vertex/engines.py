@@ -17,11 +17,10 @@ from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from runfold.client.memories import Memories
 from runfold.client.sessions import Sessions
-from runfold.vertex.app import RouteGroup
+from runfold.vertex.app import RouteGroup, resource_routes
 from runfold.vertex.engine_documents import (
     FILTER_FIELDS,
     DeleteEngine,
@@ -71,16 +70,8 @@ def bank_id(engine_id: str) -> str:
 def engine_routes(memories: Callable[[], Memories], sessions: Callable[[], Sessions]) -> RouteGroup:
     """Both callables return clients that the routes use, or raise while there is no connection."""
     handlers = _EngineHandlers(memories, sessions)
-    item, collection = "/reasoningEngines/{engine}", "/reasoningEngines"
-    routes = [
-        Route(collection, handlers.create, methods=["POST"]),
-        Route(collection, handlers.list, methods=["GET"]),
-        Route(item, handlers.get, methods=["GET"]),
-        Route(item, handlers.update, methods=["PATCH"]),
-        Route(item, handlers.delete, methods=["DELETE"]),
-    ]
     return RouteGroup(
-        routes,
+        resource_routes("/reasoningEngines", "engine", handlers),
         {
             "createReasoningEngine": handlers.read_engine,
             "updateReasoningEngine": handlers.read_engine,

@@ -235,8 +235,8 @@ class _Parser:
     def _kind(self, path: Path, begin: _Token) -> Kind:
         kind = self._fields.get(path[0])
         if kind is None or (len(path) > 1 and kind != "map"):
-            known = ", ".join(name + (".KEY" if kind == "map" else "") for name, kind in self._fields.items())
-            raise _error(f"{'.'.join(path)} is not a field to filter by; use one of {known}", begin)
+            names = ", ".join(name + (".KEY" if kind == "map" else "") for name, kind in self._fields.items())
+            raise _error(f"{'.'.join(path)} is not a field to filter by; use one of {names}", begin)
         return "text" if len(path) > 1 else kind
 
     def _value(self, kind: Kind, operator: Operator) -> Operand:

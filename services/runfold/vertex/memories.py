@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from runfold.client.memories import Memories
 from runfold.client.memory import MemoriesWanted
-from runfold.vertex.app import RouteGroup
+from runfold.vertex.app import RouteGroup, resource_routes
 from runfold.vertex.engines import bank_id
 from runfold.vertex.errors import WireError
 from runfold.vertex.memory_documents import (
@@ -93,15 +93,11 @@ class Purged(Message):
 def memory_routes(memories: Callable[[], Memories]) -> RouteGroup:
     """`memories` returns the client that the routes use, or raises while there is no connection."""
     handlers = _MemoryHandlers(memories)
-    item, collection = "/reasoningEngines/{engine}/memories/{memory}", "/reasoningEngines/{engine}/memories"
+    collection = "/reasoningEngines/{engine}/memories"
     routes = [
         Route(f"{collection}:purge", handlers.purge, methods=["POST"]),
-        Route(f"{item}:rollback", handlers.rollback, methods=["POST"]),
-        Route(collection, handlers.create, methods=["POST"]),
-        Route(collection, handlers.list, methods=["GET"]),
-        Route(item, handlers.get, methods=["GET"]),
-        Route(item, handlers.update, methods=["PATCH"]),
-        Route(item, handlers.delete, methods=["DELETE"]),
+        Route(f"{collection}/{{memory}}:rollback", handlers.rollback, methods=["POST"]),
+        *resource_routes(collection, "memory", handlers),
     ]
     return RouteGroup(
         routes,

@@ -133,10 +133,10 @@ def _text(value: Any) -> Any:
 def _duration(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    parsed = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if parsed is None:
         raise ValueError('a duration is seconds with an s, such as "3.5s"')
-    sign, seconds, fraction = found.groups()
+    sign, seconds, fraction = parsed.groups()
     if int(seconds) > TTL_SECONDS_MAX:
         raise ValueError(f"a duration has at most {TTL_SECONDS_MAX} seconds")
     length = timedelta(seconds=int(seconds), microseconds=int((fraction or "0").ljust(9, "0")[:6]))

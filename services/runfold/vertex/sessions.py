@@ -18,11 +18,10 @@ from typing import Any, Final, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from runfold.client.session import Session
 from runfold.client.sessions import Sessions
-from runfold.vertex.app import RouteGroup
+from runfold.vertex.app import RouteGroup, resource_routes
 from runfold.vertex.errors import WireError
 from runfold.vertex.filters import Filter, Kind, equalities, label_equalities, matches, parse_filter
 from runfold.vertex.messages import Empty, Message, camel_name
@@ -75,14 +74,9 @@ class Engines(Protocol):
 def session_routes(sessions: Callable[[], Sessions], engines: Engines) -> RouteGroup:
     """`sessions` returns the client that the routes use, or raises while there is no connection."""
     handlers = _SessionHandlers(sessions, engines)
-    item, collection = "/reasoningEngines/{engine}/sessions/{session}", "/reasoningEngines/{engine}/sessions"
     routes = [
         *session_event_routes(sessions),
-        Route(collection, handlers.create, methods=["POST"]),
-        Route(collection, handlers.list, methods=["GET"]),
-        Route(item, handlers.get, methods=["GET"]),
-        Route(item, handlers.update, methods=["PATCH"]),
-        Route(item, handlers.delete, methods=["DELETE"]),
+        *resource_routes("/reasoningEngines/{engine}/sessions", "session", handlers),
     ]
     return RouteGroup(
         routes, {"createSession": handlers.read_session, "deleteSession": handlers.read_nothing}
