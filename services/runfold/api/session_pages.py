@@ -16,7 +16,7 @@ _AT_FIRST: Final = 50
 Reading = Callable[..., Awaitable[tuple[Sequence[Session], str | None]]]
 
 
-def fitting(events: Sequence[Logged]) -> int:
+def count_fitting(events: Sequence[Logged]) -> int:
     """The number of events that fit into one page, at least one."""
     size = 0
     for number, event in enumerate(events):
@@ -26,7 +26,7 @@ def fitting(events: Sequence[Logged]) -> int:
     return len(events)
 
 
-async def listed(read: Reading, limit: int, cursor: str | None) -> bytes:
+async def read_page(read: Reading, limit: int, cursor: str | None) -> bytes:
     """A page of the sessions that `read` returns for `limit` and `cursor`. It reads few sessions
     more than it shows.
     """

@@ -29,7 +29,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime
 
-from runfold.api.session_pages import fitting, listed
+from runfold.api.session_pages import count_fitting, read_page
 from runfold.client.appender import Position
 from runfold.client.session import EventsWanted, Logged, Session
 from runfold.client.sessions import NewSession, Sessions
@@ -209,7 +209,7 @@ def _add_reads(router: APIRouter, state: _State) -> None:
         """
         labels = label_filter(label) or None
         read = partial(state.sessions().list, app=app, user=user, labels=labels)
-        return Response(await listed(read, limit, cursor), media_type=JSON)
+        return Response(await read_page(read, limit, cursor), media_type=JSON)
 
     @router.get(
         "/sessions/{session_id}",
@@ -359,7 +359,7 @@ def _add_events(router: APIRouter, state: _State) -> None:
         # One event more than the page has shows whether there is another page.
         shown = limit or _LIMIT
         session = await state.sessions().view(session_id, replace(query, limit=shown + 1))
-        shown = min(shown, fitting(session.events))
+        shown = min(shown, count_fitting(session.events))
         if shown < len(session.events):
             return _answer_page(session, session.events[:shown], session.events[shown].offset)
         end = session.next_offset
