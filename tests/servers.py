@@ -26,7 +26,9 @@ DOCKER_SECONDS = 3
 
 
 OwnSettings = Callable[..., Settings]
-"""Makes settings from the fields that differ from a test's own: its servers, prefix and database."""
+"""Makes settings from the fields that differ from a test's own: its servers, prefix and
+database.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

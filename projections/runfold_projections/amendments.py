@@ -1,6 +1,6 @@
-"""Expands the events of a log to the events of its ledger. The stand-ins of an amendment replace the
-amended event, and Runfold's own kinds of events replace the event of an agent framework. Every fold
-from a log to messages folds expanded events.
+"""Expands the events of a log to the events of its ledger. The stand-ins of an amendment replace
+the amended event, and Runfold's own kinds of events replace the event of an agent framework. Every
+fold from a log to messages folds expanded events.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -35,7 +35,9 @@ _SCOPES: Final = {"app": APP_PREFIX, "user": USER_PREFIX}
 
 
 class SessionRecord(BaseModel):
-    """A session, folded from its own events. The conversation is in the log of the session's run."""
+    """A session, folded from its own events. The conversation is in the log of the session's
+    run.
+    """
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,7 +1,8 @@
-"""Runfold: a memory backend for AI agents. Each run is a log, and everything else is folded from the logs.
+"""Runfold: a memory backend for AI agents. Each run is a log, and everything else is folded from
+the logs.
 
-Everything that an agent needs is importable from here: runs, sessions, memories and banks, and every
-error. Importing it needs pydantic and aiokafka, connects to nothing and changes nothing.
+Everything that an agent needs is importable from here: runs, sessions, memories and banks, and
+every error. Importing it needs pydantic and aiokafka, connects to nothing and changes nothing.
 `HttpSessions` and `HttpMemories` are importable from here too, if httpx is installed.
 """
 

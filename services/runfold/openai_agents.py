@@ -47,7 +47,8 @@ class RunfoldSession:
 
     After a session has ended, adding an item raises `SessionEndedError`. Every method may raise
     `UnavailableError`. After that, reading and clearing are safe to repeat. `add_items` may have
-    added the items and `pop_item` may have removed one, so call `get_items` before you repeat those.
+    added the items and `pop_item` may have removed one, so call `get_items` before you repeat
+    those.
     """
 
     def __init__(

@@ -4,9 +4,9 @@
     await stores.append_events("support", "r-1", UserMessage(message="Where is my parcel?"))
     snapshot = await stores.load_run("support", "r-1")
 
-The verbs have the names and the meaning of Goa-AI's: appending opens the run, and a run that does not
-exist loads empty. `load_run` and `load_run_record` read the log, so they include everything that was
-written before. Docstrings say where a log differs from a table.
+The verbs have the names and the meaning of Goa-AI's: appending opens the run, and a run that does
+not exist loads empty. `load_run` and `load_run_record` read the log, so they include everything
+that was written before. Docstrings say where a log differs from a table.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,8 +50,8 @@ class MemoryEvent(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The events of a run, in the order of its log. Status, phase and labels of the run are not among
-    them: these are in its record.
+    """The events of a run, in the order of its log. Status, phase and labels of the run are not
+    among them: these are in its record.
 
     `meta` holds `log_id`, and `next_offset`, the offset after the last event of the snapshot. It is
     empty for an unknown run.
@@ -119,9 +119,9 @@ class RunfoldStores:
         """Appends `events` next to each other, all or none. Opens the run if it does not exist.
 
         An `event_id` that is appended again counts once. Events of a run that has ended are marked
-        late. Raises `InvalidEventError`, `EventTooLargeError`, `RunConflictError` if the run belongs
-        to another agent, and `RunEndedError` for an event that would change the status or phase of
-        an ended run.
+        late. Raises `InvalidEventError`, `EventTooLargeError`, `RunConflictError` if the run
+        belongs to another agent, and `RunEndedError` for an event that would change the status or
+        phase of an ended run.
         """
         run, _ = await self._runs.open(self._runfold, agent_id=agent_id, run_id=run_id)
         appended = [_event_of(run, event) for event in events]

@@ -15,8 +15,8 @@ from runfold_schemas import codec
 
 
 class CountingEvents:
-    """The adapter that makes events of Python objects and of JSON, with a count of its calls for one
-    event. `encode` reads back what it writes, so one reading of JSON is one encoding.
+    """The adapter that makes events of Python objects and of JSON, with a count of its calls for
+    one event. `encode` reads back what it writes, so one reading of JSON is one encoding.
     """
 
     def __init__(self, events: Any, event_id: str) -> None:

@@ -1,4 +1,6 @@
-"""Lists of sessions, page by page, while sessions come and go. What holds for one way holds for all."""
+"""Lists of sessions, page by page, while sessions come and go. What holds for one way holds for
+all.
+"""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

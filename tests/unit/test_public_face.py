@@ -1,5 +1,5 @@
-"""What users import from `runfold`: all errors, and all that the verbs take and return. The verbs of the
-three ways have the same signatures, and importing has no effects.
+"""What users import from `runfold`: all errors, and all that the verbs take and return. The verbs
+of the three ways have the same signatures, and importing has no effects.
 """
 
 import inspect
@@ -75,7 +75,9 @@ def test_every_type_that_a_verb_takes_or_returns_is_importable_from_runfold():
 
 
 def test_every_class_of_data_is_importable_from_runfold():
-    """Of the events that agents publish; sessions, memories and frameworks have verbs of their own."""
+    """Of the events that agents publish; sessions, memories and frameworks have verbs of their
+    own.
+    """
     assert {"UserMessage", "ToolCall", "PlannerNote", "TokenUsage", "StateChanged"} <= set(runfold.__all__)
 
 

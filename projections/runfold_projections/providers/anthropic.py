@@ -32,9 +32,9 @@ _Block = dict[str, Any]
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
-# The rules: "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'" and "`tool_use` ids must be unique",
-# in all of the conversation; names are up to 128 of these. How long an id may be is not said: 64 is
-# what the strictest provider takes.
+# The rules: "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'" and "`tool_use` ids must
+# be unique", in all of the conversation; names are up to 128 of these. How long an id may be is not
+# said: 64 is what the strictest provider takes.
 _LIMITS: Final = Limits(id_illegal=_ILLEGAL, id_max=64, name_illegal=_ILLEGAL, name_max=128, ids_unique=True)
 
 _IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})

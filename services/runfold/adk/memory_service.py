@@ -259,7 +259,9 @@ class RunfoldMemoryService(BaseMemoryService):
             await self._in_bank(_generating(self._bank, scope, part, options))
 
     async def _in_bank(self, use: Callable[[MemoryBackend], Awaitable[AnswerT]]) -> AnswerT:
-        """What `use` returns. If the bank does not exist, it is created, and `use` is called again."""
+        """What `use` returns. If the bank does not exist, it is created, and `use` is called
+        again.
+        """
 
         async def use_or_create(verbs: MemoryBackend) -> AnswerT:
             try:

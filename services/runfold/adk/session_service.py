@@ -214,7 +214,9 @@ class _NewEvent(NamedTuple):
 async def _append(
     sessions: SessionVerbs, session: AdkSession, session_id: str, new: _NewEvent
 ) -> tuple["_Marker", "_Marker"]:
-    """The session's marker before and after. Both are equal if the session has the event already."""
+    """The session's marker before and after. Both are equal if the session has the event
+    already.
+    """
     try:
         marker = _marker(session) or await _current_marker(sessions, session, session_id)
         logged = _logged(new, marker)

@@ -1,16 +1,16 @@
 """The routes of banks and memories.
 
-    POST   /v1/banks                                       create a bank
-    GET    /v1/banks, /v1/banks/{bank_id}                  list them, read one
-    PATCH  /v1/banks/{bank_id}                             change its configuration
-    DELETE /v1/banks/{bank_id}?force=true                  delete it with its memories
-    POST   /v1/banks/{bank_id}/memories                    create a memory
-    GET    /v1/banks/{bank_id}/memories                    list them by scope
-    POST   /v1/banks/{bank_id}/memories/retrieve           find them by scope and meaning
-    POST   /v1/banks/{bank_id}/memories/purge              delete or count them
-    GET    /v1/banks/{bank_id}/memories/{id}               read one; PATCH changes, DELETE deletes it
-    GET    /v1/banks/{bank_id}/memories/{id}/revisions     its history; .../{revision_id} reads a revision
-    POST   /v1/banks/{bank_id}/memories/{id}/rollback      restore an earlier revision
+    POST   /v1/banks                                     create a bank
+    GET    /v1/banks, /v1/banks/{bank_id}                list them, read one
+    PATCH  /v1/banks/{bank_id}                           change its configuration
+    DELETE /v1/banks/{bank_id}?force=true                delete it with its memories
+    POST   /v1/banks/{bank_id}/memories                  create a memory
+    GET    /v1/banks/{bank_id}/memories                  list them by scope
+    POST   /v1/banks/{bank_id}/memories/retrieve         find them by scope and meaning
+    POST   /v1/banks/{bank_id}/memories/purge            delete or count them
+    GET    /v1/banks/{bank_id}/memories/{id}             read one; PATCH changes, DELETE deletes it
+    GET    /v1/banks/{bank_id}/memories/{id}/revisions   its history; .../{revision_id}: a revision
+    POST   /v1/banks/{bank_id}/memories/{id}/rollback    restore an earlier revision
 
 The routes write to the log and read from MongoDB, so only the API, which is ingest and query in one
 process, serves them. A 2xx means that a change is durable. Every answer contains all changes that
@@ -211,7 +211,9 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
         responses=_problems(404, 413, 422),
     )
     async def purge_memories(bank_id: BankId, body: Purge) -> Response:
-        """Delete the memories of a scope, or of the whole bank. Without `force`, only count them."""
+        """Delete the memories of a scope, or of the whole bank. Without `force`, only count
+        them.
+        """
         wanted = MemoriesWanted(scope=body.scope)
         return _answer(Purged(count=await memories().purge(bank_id, wanted, force=body.force)))
 

@@ -278,7 +278,9 @@ def _add_changes(router: APIRouter, state: _State) -> None:
         responses=_problems(404, 422),
     )
     async def delete_session(session_id: SessionId) -> Response:
-        """Delete a session with its events and its runs. The state that it shares with others stays."""
+        """Delete a session with its events and its runs. The state that it shares with others
+        stays.
+        """
         await state.sessions().delete(session_id)
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
@@ -347,8 +349,8 @@ def _add_events(router: APIRouter, state: _State) -> None:
     async def read_events(
         *, session_id: SessionId, query: EventQuery, limit: LimitOfEvents = None
     ) -> Response:
-        """Read events in the order of the log. An answer has up to `limit` events or 4 MB, or all of
-        the `newest`. To read on, send its `next_offset` as `first_offset`, until it equals the
+        """Read events in the order of the log. An answer has up to `limit` events or 4 MB, or all
+        of the `newest`. To read on, send its `next_offset` as `first_offset`, until it equals the
         answer's `end_offset`, or your own.
         """
         if query.newest is not None:

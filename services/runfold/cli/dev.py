@@ -48,8 +48,8 @@ async def dev(data: Path, *, port: int, kafka_port: int, mongo_port: int) -> Non
 
 
 async def check_ports(ports: Mapping[str, int]) -> None:
-    """Raises `ConfigurationError` for a port that cannot be listened on. The keys of `ports` are the
-    options that set them.
+    """Raises `ConfigurationError` for a port that cannot be listened on. The keys of `ports` are
+    the options that set them.
     """
     deadline = time.monotonic() + _FREED_SECONDS
     taken: dict[int, str] = {}

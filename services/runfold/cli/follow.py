@@ -53,8 +53,8 @@ async def _open_run_of(session_id: str, runfold: Runfold, *, wait: bool) -> Run:
 
 
 async def _read_log(settings: LogSettings, runfold: Runfold, run: Run) -> AsyncIterator[Admitted]:
-    """The run's log from its beginning, then new records as they are appended. Ends when the run has
-    ended and all records that existed at the start, late ones too, are read.
+    """The run's log from its beginning, then new records as they are appended. Ends when the run
+    has ended and all records that existed at the start, late ones too, are read.
     """
     partition = Partition(runfold.connection.topics.run(run.run_id, run.life.log_id), 0)
     admission = Admission(run.run_id)

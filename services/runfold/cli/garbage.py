@@ -12,9 +12,9 @@ def spare_imports() -> None:
 
 
 def collect_rarely() -> None:
-    """As `spare_imports`, and makes collections rare. Events, folds and answers are trees, which are
-    freed by their reference counts; traversing them took half of a fold's time, and a third of the
-    time of a large ledger.
+    """As `spare_imports`, and makes collections rare. Events, folds and answers are trees, which
+    are freed by their reference counts; traversing them took half of a fold's time, and a third of
+    the time of a large ledger.
 
     Do not call it in a service that receives bodies: reference cycles keep the bodies of refused
     requests alive, 8 MiB each, until a collection.

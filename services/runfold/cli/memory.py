@@ -1,5 +1,5 @@
-"""`runfold memory`: memories and their revisions, read from the log. The JSON documents are those of
-the HTTP API.
+"""`runfold memory`: memories and their revisions, read from the log. The JSON documents are those
+of the HTTP API.
 """
 
 from collections import Counter

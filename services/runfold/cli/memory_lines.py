@@ -21,8 +21,8 @@ _UNITS: Final = {"day": 86_400, "hour": 3_600, "minute": 60, "second": 1}
 
 
 def print_rows(console: Console, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a header and rows. Columns without a value are left out. In a terminal, rows are cut to
-    its width, which shortens the fact, the last column.
+    """Prints a header and rows. Columns without a value are left out. In a terminal, rows are cut
+    to its width, which shortens the fact, the last column.
     """
     cells = [[on_one_line(cell) for cell in row] for row in rows]
     columns = [column for column in range(len(names)) if not cells or any(row[column] for row in cells)]
@@ -38,8 +38,8 @@ def print_rows(console: Console, names: Sequence[str], rows: Iterable[Sequence[s
 
 
 def print_fields(console: Console, fields: Mapping[str, Text]) -> None:
-    """Prints one field a line. Further lines of a value are indented, so that no value can look like
-    a field.
+    """Prints one field a line. Further lines of a value are indented, so that no value can look
+    like a field.
     """
     width = max(map(len, fields), default=0)
     for name, value in fields.items():

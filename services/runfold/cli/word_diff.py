@@ -27,8 +27,8 @@ def word_diff(old: str, new: str) -> list[Span]:
 
 
 def words(text: str) -> list[str]:
-    """Splits a text into words, spaces and single punctuation marks. A sign within a word belongs to
-    it, as in `don't`, `07:04` and `window-seat`. In a script without spaces each character is a
+    """Splits a text into words, spaces and single punctuation marks. A sign within a word belongs
+    to it, as in `don't`, `07:04` and `window-seat`. In a script without spaces each character is a
     word.
     """
     kinds = "".join(map(_kind, text))
@@ -48,8 +48,8 @@ def shared_length(first: str, second: str) -> int:
 _MARKS: Final[dict[Kind, str]] = {"kept": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
 
 _WORD: Final = re.compile("[wd][wdm]*(?:(?:j|(?<=d)n(?=d))[wd][wdm]*)*|s+|.m*")
-"""A word, written in the letters that `_kind` returns: word characters and digits, and joints between
-them.
+"""A word, written in the letters that `_kind` returns: word characters and digits, and joints
+between them.
 """
 
 _IDEOGRAPHS: Final = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
@@ -79,7 +79,9 @@ def _kind(char: str) -> str:
 
 
 class _Piece(NamedTuple):
-    """A word with the spaces after it. Only words are compared: common spaces make no texts alike."""
+    """A word with the spaces after it. Only words are compared: common spaces make no texts
+    alike.
+    """
 
     word: str
     spaces: str

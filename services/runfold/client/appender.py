@@ -82,7 +82,9 @@ class Appender:
         return self._ended or (known is not None and known.log_id == self.life.log_id and known.ended)
 
     def event(self, data: Data, **envelope: Unpack[Envelope]) -> AnyEvent:
-        """The event of this run that carries `data`, not yet appended. Raises `InvalidEventError`."""
+        """The event of this run that carries `data`, not yet appended. Raises
+        `InvalidEventError`.
+        """
         if envelope.get("turn_id") is None:
             envelope["turn_id"] = self.turn_id
         return event_of(data, self.run_id, **envelope)

@@ -1,4 +1,6 @@
-"""The connection to the log that runs, sessions and memories share: topics, publisher and catalog."""
+"""The connection to the log that runs, sessions and memories share: topics, publisher and
+catalog.
+"""
 
 from contextlib import AsyncExitStack
 from typing import Self, TypeVar

@@ -1,4 +1,6 @@
-"""The fields of an event besides its data, and the making of an event from data and these fields."""
+"""The fields of an event besides its data, and the making of an event from data and these
+fields.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -83,7 +85,9 @@ def event_of(
 
 
 def check_is_data(data: object) -> None:
-    """Raises `InvalidEventError` if `data` is an object that no event can carry, for example a dict."""
+    """Raises `InvalidEventError` if `data` is an object that no event can carry, for example a
+    dict.
+    """
     if type(data) in TYPE_OF:
         return
     raise InvalidEventError(

@@ -3,7 +3,8 @@ order of the events in `{prefix}.memories` alone decides what each changes.
 
     memories = runfold.memories
     await memories.create_bank("travel")
-    memory = await memories.create("travel", Memory(fact="Prefers window seats", scope={"user": "ann"}))
+    fact = Memory(fact="Prefers window seats", scope={"user": "ann"})
+    memory = await memories.create("travel", fact)
     await memories.update("travel", memory.memory_id, {"fact": "Prefers aisle seats"})
     await memories.rollback("travel", memory.memory_id, memory.revision_id)
 
@@ -335,8 +336,8 @@ class Memories:
         )
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision:
-        """One revision of the memory. Raises `MemoryNotFoundError`, and `RevisionNotFoundError`, also
-        if the revision belongs to another memory or has expired.
+        """One revision of the memory. Raises `MemoryNotFoundError`, and `RevisionNotFoundError`,
+        also if the revision belongs to another memory or has expired.
         """
         head = await self._head(await self.bank(bank_id), memory_id, datetime.now(UTC))
         return await self._revision(bank_id, memory_id, revision_id, head)

@@ -1,5 +1,5 @@
-"""Memories read from the log alone, without MongoDB. Each answer is current, and takes longer the more
-there is in the log.
+"""Memories read from the log alone, without MongoDB. Each answer is current, and takes longer the
+more there is in the log.
 """
 
 from collections.abc import Mapping, Sequence

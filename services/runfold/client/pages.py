@@ -26,8 +26,8 @@ EntryT = TypeVar("EntryT")
 def page_of(
     placed: list[tuple[ListPlace, EntryT]], *, limit: int, cursor: str | None, ascending: bool = False
 ) -> tuple[list[EntryT], str | None]:
-    """Up to `limit` entries after the cursor, and the cursor of the next page. The newest come first,
-    unless `ascending`. Raises `InvalidEventError` for a foreign cursor.
+    """Up to `limit` entries after the cursor, and the cursor of the next page. The newest come
+    first, unless `ascending`. Raises `InvalidEventError` for a foreign cursor.
     """
     placed.sort(key=itemgetter(0), reverse=not ascending)
     if cursor is not None:

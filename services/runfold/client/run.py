@@ -103,9 +103,9 @@ class Run:
         `late` marks an event that belongs to the run although the run has ended.
 
         Raises `InvalidEventError`, `EventTooLargeError`, `RunEndedError`, and `UnavailableError`.
-        After `UnavailableError` it is safe to publish the same event, or the same `event_id`, again.
-        Raises `RejectedError` if another event came before `expected_offset`, or if another client
-        has ended the run.
+        After `UnavailableError` it is safe to publish the same event, or the same `event_id`,
+        again. Raises `RejectedError` if another event came before `expected_offset`, or if another
+        client has ended the run.
         """
         return await self._position(await self._appender.post(data, late=late, **envelope))
 

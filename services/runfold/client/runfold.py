@@ -246,7 +246,9 @@ def _check_owner(life: Life, *, agent_id: str, session_id: str | None) -> None:
 
 
 async def _fail(run: Run, error: BaseException) -> None:
-    """Fails the run. The caller raises `error` in any case, so failures to do so are notes on it."""
+    """Fails the run. The caller raises `error` in any case, so failures to do so are notes on
+    it.
+    """
     try:
         await run.flush()
     except RunfoldError as failure:

@@ -97,7 +97,9 @@ class _Generating(RequestBody):
     revision: RevisionWanted = RevisionWanted()
 
     def options(self) -> GenerationOptions | None:
-        """The options, or None if the request has none. Raises `InvalidEventError` naming the field."""
+        """The options, or None if the request has none. Raises `InvalidEventError` naming the
+        field.
+        """
         revision = self.revision
         names = self.model_fields_set & {"allowed_topics", "disable_consolidation", "metadata"}
         options: dict[str, Any] = {name: getattr(self, name) for name in names}

@@ -26,8 +26,8 @@ from runfold_schemas.memories import (
 
 
 class RevisionWanted(Expiring):
-    """Options of the revision that a change leaves. Without an expiry it is kept as long as its bank
-    configures, by default 365 days.
+    """Options of the revision that a change leaves. Without an expiry it is kept as long as its
+    bank configures, by default 365 days.
     """
 
     disabled: bool = False

@@ -32,8 +32,8 @@ class CreateSession(Expiring):
 
 
 class UpdateSession(Expiring):
-    """The changes of a session. Labels are merged with the labels it has. A field that is missing or
-    null stays as it is.
+    """The changes of a session. Labels are merged with the labels it has. A field that is missing
+    or null stays as it is.
     """
 
     labels: Labels | None = None

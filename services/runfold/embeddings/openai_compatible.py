@@ -38,7 +38,8 @@ class OpenAICompatibleEmbedder:
         url: what `/embeddings` comes after, e.g. `https://api.openai.com/v1`.
         model: the endpoint's name for it.
         api_key: sent as a bearer token.
-        dimensions: asks for vectors of this length, of models that can shorten them; by default they are as the model has them.
+        dimensions: the length of the vectors, for models that can shorten them; by default the
+            model's own.
         timeout_seconds: how long to wait at any step of a request.
         retry_seconds: the pause before the second attempt; it doubles with each further one.
     """

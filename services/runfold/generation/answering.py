@@ -152,8 +152,8 @@ class Answers:
         self._scopes: WeakValueDictionary[object, asyncio.Lock] = WeakValueDictionary()
 
     async def bank(self, trigger: Trigger) -> BankRecord:
-        """The bank of the trigger. Raises `BankNotFoundError`, also if the bank was deleted and another
-        one created with its id.
+        """The bank of the trigger. Raises `BankNotFoundError`, also if the bank was deleted and
+        another one created with its id.
         """
         bank = await self._memories.bank(trigger.data.bank_id)
         if trigger.bank_created_by not in (None, bank.created_by):
@@ -191,8 +191,8 @@ class Answers:
         raise MemoryChangedError(data.bank_id, _refused_memory_id(outcomes))
 
     async def finish(self, trigger: Trigger) -> None:
-        """Forwards the answer in the log, and consolidates facts again whose changes are refused. For
-        the case that the process that published the answer died before it did so.
+        """Forwards the answer in the log, and consolidates facts again whose changes are refused.
+        For the case that the process that published the answer died before it did so.
         """
         data, bank = trigger.data, await self.bank(trigger)
         async with self._lock(bank.bank_id, data.scope):
@@ -306,8 +306,8 @@ async def _publish_retry(trigger: Trigger, facts: Sequence[NewFact]) -> Trigger:
     request = trigger.data.model_copy(update={"options": options})
     event = trigger.run.event(request, event_id=derived_id("again", trigger.event.event_id))
     await trigger.run.append(event, late=True)
-    # Another process may have published the same trigger before, and answered it. The answer is then
-    # before this record, so the search for it begins at the offset of the first trigger.
+    # Another process may have published the same trigger before, and answered it. The answer is
+    # then before this record, so the search for it begins at the offset of the first trigger.
     return Trigger(trigger.run, event, trigger.offset)
 
 

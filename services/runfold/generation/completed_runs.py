@@ -76,8 +76,8 @@ class CompletedRuns:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _publish_triggers(self, entries: Sequence[Entry]) -> None:
-        """Returns when for every run that ended, and for each bank that names its agent, a trigger is
-        in a log.
+        """Returns when for every run that ended, and for each bank that names its agent, a trigger
+        is in a log.
         """
         ended = [
             entry

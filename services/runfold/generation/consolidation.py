@@ -36,8 +36,8 @@ FindNearby = Callable[[str], Awaitable[Sequence[Near]]]
 
 @dataclass(slots=True)
 class Decision:
-    """A change of one memory, and the facts that it follows from. `before` is None for a new memory,
-    and `text` is empty for a deletion.
+    """A change of one memory, and the facts that it follows from. `before` is None for a new
+    memory, and `text` is empty for a deletion.
     """
 
     kind: Literal["create", "update", "delete"]
@@ -49,9 +49,9 @@ class Decision:
 async def consolidate(
     facts: Sequence[NewFact], *, find_nearby: FindNearby | None, model: MemoryModel | None
 ) -> list[Decision]:
-    """The decisions that follow from the facts, at most one about each memory. Without `find_nearby`
-    each fact becomes a new memory, also if it is repeated. Raises the errors of `find_nearby` and
-    of the model.
+    """The decisions that follow from the facts, at most one about each memory. Without
+    `find_nearby` each fact becomes a new memory, also if it is repeated. Raises the errors of
+    `find_nearby` and of the model.
     """
     if find_nearby is None:
         return [Decision("create", fact.text, (fact,)) for fact in facts]
@@ -82,7 +82,9 @@ class _Consolidation:
                 del self._undecided[index]
 
     async def ask(self, model: MemoryModel) -> None:
-        """Asks the model about the undecided facts, if there are memories that they could change."""
+        """Asks the model about the undecided facts, if there are memories that they could
+        change.
+        """
         shown, facts = self._memories_to_show(), list(self._undecided.items())
         if not shown or not facts:
             return
@@ -100,7 +102,9 @@ class _Consolidation:
                 self._undecided.pop(index, None)
 
     def decide_the_rest(self) -> None:
-        """Decides about the undecided facts: each updates a memory that says the same, or is new."""
+        """Decides about the undecided facts: each updates a memory that says the same, or is
+        new.
+        """
         for index, fact in self._undecided.items():
             record = self._same_fact(index, fact)
             if record is None:

@@ -25,9 +25,9 @@ _NEGATIONS: Final = frozenset(_NEGATING.split())
 _LIGHT: Final = frozenset({"a", "an", "the", "this", "user", "also", "please", "really", "very"})
 
 _SAME_WORDS_DISTANCE: Final = 0.3
-"""The largest distance of facts with the same words. With the local model, facts that differ only in
-an article or a plural have a distance of up to 0.25; with another order of words, the fact may be
-another one.
+"""The largest distance of facts with the same words. With the local model, facts that differ only
+in an article or a plural have a distance of up to 0.25; with another order of words, the fact may
+be another one.
 """
 
 

@@ -1,7 +1,8 @@
 """Generates memories: from direct facts, from a given conversation, or from a session of Runfold.
 
     generator = Generator(memories, runfold, model)
-    await generator.generate("travel", {"user": "ann"}, DirectFacts([NewFact(text="Prefers window seats")]))
+    facts = DirectFacts([NewFact(text="Prefers window seats")])
+    await generator.generate("travel", {"user": "ann"}, facts)
 
 Direct facts change memories without a log if the model is not asked about them. Every other
 generation has a run of its own as its log, with the contents, the trigger (`GenerationRequested`)
@@ -89,8 +90,8 @@ class Generator:
         `UnavailableError`, some of the changes may have been made.
 
         The scope can be left out if the source is a session: then it is `{"user_id": <the session's
-        user>}`. Raises also `SessionNotFoundError`, and `NoModelError` if a model is needed and none
-        is configured.
+        user>}`. Raises also `SessionNotFoundError`, and `NoModelError` if a model is needed and
+        none is configured.
         """
         options = options or GenerationOptions()
         bank = await self.memories.bank(bank_id)
@@ -111,8 +112,8 @@ class Generator:
                 raise
 
     async def answer(self, trigger: Trigger) -> list[ChangedMemory]:
-        """Answers a trigger. After an error it can be answered again, unless `give_up` published that
-        it has no answer.
+        """Answers a trigger. After an error it can be answered again, unless `give_up` published
+        that it has no answer.
         """
         facts = trigger.facts
         if facts is None:

@@ -71,7 +71,8 @@ async def connect_model(
     `ConfigurationError` if the name is unknown or the key is missing.
     """
     model = _model(name, url)
-    # Each attempt gets half of the time, so that after an attempt that hangs there is time for another.
+    # Each attempt gets half of the time, so that after an attempt that hangs there is time for
+    # another.
     settings = ModelSettings(
         max_tokens=_TOKENS_MAX,
         max_retries=retries,

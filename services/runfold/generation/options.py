@@ -49,7 +49,9 @@ class GenerationOptions(BaseModel):
     revision_labels: Labels = Field(default_factory=dict)
     revision_expires_at: AwareDatetime | None = None
     revision_ttl_seconds: Annotated[float, Field(gt=0)] | None = None
-    """Counted from the generation, which may be later than the request. `revision_expires_at` wins."""
+    """Counted from the generation, which may be later than the request. `revision_expires_at`
+    wins.
+    """
 
     def revision(self, extracted: Sequence[ExtractedMemory], now: datetime) -> RevisionOptions:
         """The options of the revision that a change at the time `now` leaves."""
@@ -73,7 +75,9 @@ class DirectFacts:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A conversation as Gemini's `Content` objects in JSON: `role` (`user` or `model`) and `parts`."""
+    """A conversation as Gemini's `Content` objects in JSON: `role` (`user` or `model`) and
+    `parts`.
+    """
 
     contents: Sequence[Mapping[str, Any]]
 
@@ -92,8 +96,8 @@ Source = DirectFacts | Contents | SessionSource
 
 @dataclass(frozen=True, slots=True)
 class StreamContent:
-    """A content of a stream: Gemini's `Content` in JSON. Contents with the same `event_id`, which may
-    be any text, count once in a stream.
+    """A content of a stream: Gemini's `Content` in JSON. Contents with the same `event_id`, which
+    may be any text, count once in a stream.
     """
 
     content: Mapping[str, Any]
@@ -102,8 +106,8 @@ class StreamContent:
 
 
 class ChangedMemory(NamedTuple):
-    """A memory that a generation created, updated or deleted. `previous_revision_id` is the memory's
-    revision before that, which is not stored if revisions were disabled.
+    """A memory that a generation created, updated or deleted. `previous_revision_id` is the
+    memory's revision before that, which is not stored if revisions were disabled.
     """
 
     memory_id: str

@@ -52,13 +52,14 @@ class IngestStreams:
         options: GenerationOptions | None = None,
         force_flush: bool = False,
     ) -> Position | None:
-        """Appends the contents to the stream, all or none, and returns the position of the last one.
+        """Appends the contents to the stream, all or none, and returns the position of the last
+        one.
 
-        Returns when the contents are durable. If memories are generated at once (with `force_flush`,
-        or by a rule without conditions, which is the default), returns when these can be read. If
-        the model or MongoDB is unavailable, the contents are stored and memories are generated
-        later. A rule and options are valid until others are given; `default_rule` is the rule of a
-        new stream if no rule is given.
+        Returns when the contents are durable. If memories are generated at once (with
+        `force_flush`, or by a rule without conditions, which is the default), returns when these
+        can be read. If the model or MongoDB is unavailable, the contents are stored and memories
+        are generated later. A rule and options are valid until others are given; `default_rule` is
+        the rule of a new stream if no rule is given.
 
         Raises `NoModelError`, `BankNotFoundError`, `InvalidEventError`, `EventTooLargeError` and
         `UnavailableError`, and the errors of a generation that runs at once.

@@ -1,4 +1,6 @@
-"""The log of a stream or of another generation: reads it, and publishes triggers and answers to it."""
+"""The log of a stream or of another generation: reads it, and publishes triggers and answers to
+it.
+"""
 
 import asyncio
 
@@ -14,8 +16,8 @@ from runfold_schemas.memories import GenerationRequested
 
 
 class TriggerLog:
-    """A log, and its state up to the offset that was read last. One process answers one trigger of a
-    log at a time.
+    """A log, and its state up to the offset that was read last. One process answers one trigger of
+    a log at a time.
     """
 
     def __init__(self, generator: Generator, run: Appender) -> None:
@@ -44,8 +46,8 @@ class TriggerLog:
         return self.state
 
     async def trigger(self, reason: Reason) -> bool:
-        """Publishes a trigger for the pending contents. If several processes do so at the same time,
-        one succeeds; returns False for the others.
+        """Publishes a trigger for the pending contents. If several processes do so at the same
+        time, one succeeds; returns False for the others.
         """
         state = self.state
         assert state.settings is not None
@@ -67,7 +69,9 @@ class TriggerLog:
         return True
 
     async def flush(self) -> None:
-        """Generates memories from all contents that are in the log, and returns when that is done."""
+        """Generates memories from all contents that are in the log, and returns when that is
+        done.
+        """
         async with self.answering:
             while True:
                 state = await self.catch_up()
@@ -79,8 +83,8 @@ class TriggerLog:
                     await self.trigger("flush")
 
     async def answer(self) -> None:
-        """Answers the unanswered trigger. Raises the generator's errors; if an error is final, it is
-        published as the answer.
+        """Answers the unanswered trigger. Raises the generator's errors; if an error is final, it
+        is published as the answer.
         """
         unanswered = self.state.unanswered
         assert unanswered is not None

@@ -36,8 +36,8 @@ SWEEP_SECONDS: Final = 10.0
 """How often the logs of other processes' generations are read."""
 
 TAKE_UP_SECONDS: Final = 300.0
-"""How long a trigger is left to the process that published it. Two processes that answer do no harm,
-but one of them asks the model in vain.
+"""How long a trigger is left to the process that published it. Two processes that answer do no
+harm, but one of them asks the model in vain.
 """
 
 _RETRY_SECONDS: Final = 15.0
@@ -159,8 +159,8 @@ class TriggerRunner:
         return self._has_trigger_for_us(log) or self._is_abandoned(log) or self._reason(log) is not None
 
     def _reason(self, log: TriggerLog) -> Reason | None:
-        """The condition by which memories have to be generated now. A flush is left for some time to
-        the process that ingested the contents.
+        """The condition by which memories have to be generated now. A flush is left for some time
+        to the process that ingested the contents.
         """
         reason = due(log.state, _now())
         is_overdue = _now() >= log.state.content_at + self._take_up_seconds * 1000
@@ -269,7 +269,9 @@ class TriggerRunner:
         await asyncio.gather(*(read(life) for life in lives))
 
     def _current_generator(self) -> Generator:
-        """The generator of the current connection. The logs of an earlier connection are dropped."""
+        """The generator of the current connection. The logs of an earlier connection are
+        dropped.
+        """
         generator = self.generator()
         if generator.runfold is not self._runfold:
             self._runfold = generator.runfold

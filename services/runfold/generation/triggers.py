@@ -27,8 +27,8 @@ _Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86_400)]
 
 
 class TriggerRule(BaseModel):
-    """Memories are generated when one of these conditions holds. A rule without conditions generates
-    them whenever something is ingested.
+    """Memories are generated when one of these conditions holds. A rule without conditions
+    generates them whenever something is ingested.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,7 +36,9 @@ class TriggerRule(BaseModel):
     event_count: Annotated[int, Field(ge=1)] | None = None
     """This many contents are pending."""
     interval_seconds: _Seconds | None = None
-    """So many seconds after the last trigger, or after the first content, if contents are pending."""
+    """So many seconds after the last trigger, or after the first content, if contents are
+    pending.
+    """
     idle_seconds: _Seconds | None = None
     """So many seconds after the last content."""
     overlap_event_count: Annotated[int, Field(ge=0, le=OVERLAP_MAX)] = 0

@@ -1,10 +1,10 @@
 """The ingest service: HTTP requests become records of the log.
 
-    POST /v1/runs                     open a run, or take it up       --+
-    POST /v1/runs/{run_id}/events     one event, or a batch           --+
-    POST /v1/runs/{run_id}/responses  a model's response              --+--> Runfold (the client) --> Kafka
-    POST /v1/runs/{run_id}/repair     mend the ledger                 --+
-    POST /v1/runs/{run_id}/status     start, pause, resume, end       --+
+    POST /v1/runs                     open a run, or take it up  --+
+    POST /v1/runs/{run_id}/events     one event, or a batch      --+
+    POST /v1/runs/{run_id}/responses  a model's response         --+--> Runfold (client) --> Kafka
+    POST /v1/runs/{run_id}/repair     mend the ledger            --+
+    POST /v1/runs/{run_id}/status     start, pause, resume, end  --+
 
 An answer of 2xx means that the events are durable. Every error is a problem document (RFC 9457).
 All events of a batch are appended, or none. `runfold.http.idempotency` explains `Idempotency-Key`.

@@ -77,7 +77,8 @@ def _copied(packed: Path) -> Path:
 
 def _command(mongod: Path, database: Path, *, port: int, cache_gb: float) -> list[str]:
     parameters = {
-        "diagnosticDataCollectionEnabled": "false",  # up to 200 MB beside the data, of use to MongoDB's support only
+        # Up to 200 MB beside the data, which MongoDB's support alone uses.
+        "diagnosticDataCollectionEnabled": "false",
         # A primary tells its clients to go elsewhere and waits 15 s for them; here there is no
         # elsewhere.
         "shutdownTimeoutMillisForSignaledShutdown": "0",

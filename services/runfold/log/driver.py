@@ -40,9 +40,9 @@ def quieten_aiokafka() -> None:
 
 
 class _NewTopics(logging.Filter):
-    """Lowers two warnings about topics of runs to DEBUG. A run's topic is written to right after its
-    creation, when a broker may not know the topic or its leader yet. aiokafka then tries again by
-    itself.
+    """Lowers two warnings about topics of runs to DEBUG. A run's topic is written to right after
+    its creation, when a broker may not know the topic or its leader yet. aiokafka then tries again
+    by itself.
     """
 
     _EXPECTED = (

@@ -1,4 +1,6 @@
-"""The topics that many runs share: appending to them, and reading one partition from its beginning."""
+"""The topics that many runs share: appending to them, and reading one partition from its
+beginning.
+"""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final, NamedTuple
@@ -50,7 +52,9 @@ def shared_record(settings: LogSettings, forward: Forward) -> SharedRecord:
 def records_to_forward(
     settings: LogSettings, events: Iterable[AnyEvent], *, app: str, user: str | None
 ) -> list[SharedRecord]:
-    """The records of what these events of a run change of shared state, of memories and of banks."""
+    """The records of what these events of a run change of shared state, of memories and of
+    banks.
+    """
     return [
         shared_record(settings, forward)
         for event in events

@@ -53,7 +53,9 @@ class FetchedRecords(NamedTuple):
 
 
 class Tail:
-    """Positions of the partitions that are followed; `fetches()` brings what is appended to them."""
+    """Positions of the partitions that are followed; `fetches()` brings what is appended to
+    them.
+    """
 
     def __init__(self, consumer: AIOKafkaConsumer) -> None:
         self._consumer = consumer

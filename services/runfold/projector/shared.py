@@ -34,7 +34,9 @@ class TopicFold(Protocol):
 
 
 class SharedTopics:
-    """`previous` is the store of the edition before this one, in a rebuild: what it has folded was buried already."""
+    """`previous` is the store of the edition before this one, in a rebuild: what it has folded was
+    buried already.
+    """
 
     def __init__(
         self,

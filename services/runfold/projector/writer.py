@@ -48,8 +48,8 @@ _UNDECIDED_PAUSE_SECONDS = 0.1
 
 
 class Writer:
-    """`previous` is the store of the edition before this one, in a rebuild: of what it has folded, dead letters and ends are
-    known already.
+    """`previous` is the store of the edition before this one, in a rebuild: of what it has folded,
+    dead letters and ends are known already.
     """
 
     def __init__(

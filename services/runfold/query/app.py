@@ -1,12 +1,12 @@
 """The query service: its routes, and how it is run.
 
-    GET  /v1/runs                    runs by agent, session, status, label, time
-    GET  /v1/runs/{id}               the run record
-    GET  /v1/runs/{id}/events        records by range, type and turn
-    GET  /v1/runs/{id}/ledger        the transcript, now or as of an earlier moment; POST adds messages
-    GET  /v1/runs/{id}/follow        server-sent events: history first, then live
-    GET  /v1/sessions/{id}/runs      the session's runs in order
-    GET  /v1/sessions/{id}/ledger    the ledgers of these runs, one after the other
+    GET  /v1/runs                  runs by agent, session, status, label, time
+    GET  /v1/runs/{id}             the run record
+    GET  /v1/runs/{id}/events      records by range, type and turn
+    GET  /v1/runs/{id}/ledger      the transcript, now or at an earlier moment; POST adds messages
+    GET  /v1/runs/{id}/follow      server-sent events: history first, then live
+    GET  /v1/sessions/{id}/runs    the session's runs in order
+    GET  /v1/sessions/{id}/ledger  the ledgers of these runs, one after the other
 
 Ids are percent-encoded, so a slash in an id is `%2F`.
 """
@@ -134,7 +134,9 @@ def _add_records(routes: APIRouter, reading: Reading) -> None:
         responses=_problems(404, 422, 504),
     )
     async def read_run(*, run_id: RunId, min_offset: MinOffset = None, source: From = "snapshot") -> Response:
-        """Read what a run is now: agent, session, status, phase, labels, counts, token usage, error."""
+        """Read what a run is now: agent, session, status, phase, labels, counts, token usage,
+        error.
+        """
         history = await reading.runs.history(run_id, min_offset=min_offset, source=source)
         return _with_source(history.source, _answer(await reading.runs.record(history)))
 

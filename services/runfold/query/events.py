@@ -41,7 +41,9 @@ class EventFilter:
 async def events_page(
     history: History, event_filter: EventFilter, *, first_offset: int, end: int, limit: int
 ) -> bytes:
-    """One answer of the events route: as many matching records as fit, and the offset of the next."""
+    """One answer of the events route: as many matching records as fit, and the offset of the
+    next.
+    """
     shown: list[bytes] = []
     size, next_offset = 0, max(first_offset, end)
     async for slice_ in history.slices(first_offset=first_offset, end=end):

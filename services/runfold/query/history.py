@@ -50,7 +50,9 @@ class History(Protocol):
     run_id: str
     end: int
     base: RunRecord
-    """The run record after the first `base.next_offset` records. Later records are folded onto it."""
+    """The run record after the first `base.next_offset` records. Later records are folded onto
+    it.
+    """
     base_last_offset: int
     """The last of these records whose event counts; -1 if there is none."""
 
@@ -62,8 +64,8 @@ class History(Protocol):
 
 
 class SnapshotHistory:
-    """From pages in MongoDB. If the edition is dropped meanwhile, the reading goes on in the current
-    edition.
+    """From pages in MongoDB. If the edition is dropped meanwhile, the reading goes on in the
+    current edition.
     """
 
     source: ClassVar[Source] = "snapshot"
@@ -95,8 +97,8 @@ class SnapshotHistory:
             await self._change_edition(reason)
 
     async def begin_of_last(self, newest: int, counts: Callable[[Mapping[str, int]], int]) -> int:
-        """The offset from which to read for the `newest` last events. `counts` tells, of the numbers
-        of events by type, how many of them count.
+        """The offset from which to read for the `newest` last events. `counts` tells, of the
+        numbers of events by type, how many of them count.
         """
         pages = self.edition.pages
         return await pages.begin_of_last(self.log_id, end=self.end, newest=newest, counts=counts)

@@ -23,7 +23,9 @@ from runfold_schemas.runs import ENDINGS
 from runfold_schemas.topics import Partition, Topics
 
 _SEAT_BYTES_MAX = 1024 * 1024
-"""The frames that may wait for one follower. A follower with more of them reads the history again."""
+"""The frames that may wait for one follower. A follower with more of them reads the history
+again.
+"""
 
 _RETRY_SECONDS = 1.0
 
@@ -72,8 +74,8 @@ class Seat:
         self._filled.set()
 
     async def take(self, *, timeout_seconds: float) -> list[Frame]:
-        """The frames since the last call. Waits for some, and returns none after the timeout or when
-        the seat is overrun.
+        """The frames since the last call. Waits for some, and returns none after the timeout or
+        when the seat is overrun.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):

@@ -30,7 +30,9 @@ _MESSAGES: Final[TypeAdapter[list[Message]]] = TypeAdapter(list[Message])
 
 @dataclass(frozen=True, slots=True)
 class RequestFormat:
-    """The provider of a request, and whether parts that it cannot express are dropped or refused."""
+    """The provider of a request, and whether parts that it cannot express are dropped or
+    refused.
+    """
 
     provider: Provider
     lossy: Lossy

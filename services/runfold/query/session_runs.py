@@ -21,8 +21,8 @@ _NOT_STORED: Final = 2**63
 """The time of a first record that is not projected yet: its run is the newest of the session."""
 
 RunOrder = tuple[int, str]
-"""The place of a run in its session: the time of its first record, and its log's id. Ids of logs sort by the
-time of the opening.
+"""The place of a run in its session: the time of its first record, and its log's id. Ids of logs
+sort by the time of the opening.
 """
 
 _RUN_ORDER: Final = TypeAdapter[RunOrder](RunOrder)

@@ -115,8 +115,8 @@ class StoredSimilarity:
     async def _compute(
         self, edition: Edition, missing: Mapping[str, str], *, now: datetime
     ) -> dict[str, Vector]:
-        """Computes the vectors of these names. Each name comes with the key of a memory that has the
-        text.
+        """Computes the vectors of these names. Each name comes with the key of a memory that has
+        the text.
         """
         records = await edition.memories.get(list(missing.values()), now=now)
         facts = {name: records[key].memory.fact for name, key in missing.items() if key in records}

@@ -164,7 +164,9 @@ class StoredRuns:
             await asyncio.sleep(POINTER_LOOK_SECONDS)
 
     async def _keep_looking(self) -> None:
-        """Never returns. The driver reconnects by itself, so only the first connection is repeated."""
+        """Never returns. The driver reconnects by itself, so only the first connection is
+        repeated.
+        """
         while True:
             with contextlib.suppress(UnavailableError):
                 await self.look()

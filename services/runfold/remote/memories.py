@@ -1,5 +1,5 @@
-"""Memories over HTTP: the verbs of `Memories` and of generation, for clients that reach Runfold's API
-and not Kafka.
+"""Memories over HTTP: the verbs of `Memories` and of generation, for clients that reach Runfold's
+API and not Kafka.
 
     async with HttpMemories("http://127.0.0.1:8080") as memories:
         await memories.create_bank("travel")
@@ -52,8 +52,8 @@ _GENERATION_SECONDS: Final = 300.0
 
 
 class HttpMemories:
-    """The verbs of memories over HTTP. It connects with the first call. Leave its `async with` block
-    or call `close` at the end.
+    """The verbs of memories over HTTP. It connects with the first call. Leave its `async with`
+    block or call `close` at the end.
 
     Args:
         url: the address of Runfold's API, with the path that a gateway may put before it.
@@ -152,7 +152,9 @@ class HttpMemories:
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[Sequence[MemoryRecord], str | None]:
-        """As `Memories.list`, with a `limit` up to 1,000. A key of `scope` must not contain a colon."""
+        """As `Memories.list`, with a `limit` up to 1,000. A key of `scope` must not contain a
+        colon.
+        """
         wanted = _sendable(wanted)
         parameters = {"order": wanted.order, "ascending": wanted.ascending, **_paging(limit, cursor)}
         parameters["scope"] = pairs(wanted.scope or {}, field="scope")
@@ -225,7 +227,9 @@ class HttpMemories:
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[Sequence[Revision], str | None]:
-        """As `Memories.revisions`, with a `limit` up to 1,000. A label's key must not contain a colon."""
+        """As `Memories.revisions`, with a `limit` up to 1,000. A label's key must not contain a
+        colon.
+        """
         parameters = {**_paging(limit, cursor), "label": pairs(labels or {}, field="label")}
         body = await self._client.call("GET", f"{_path(bank_id, memory_id)}/revisions", params=parameters)
         page = RevisionPage.model_validate_json(body)

@@ -33,8 +33,8 @@ _ANY_RUN: Final = "-"
 
 
 class HttpSessions:
-    """The verbs of sessions over HTTP. It connects with the first call. Leave its `async with` block
-    or call `close` at the end.
+    """The verbs of sessions over HTTP. It connects with the first call. Leave its `async with`
+    block or call `close` at the end.
 
     Args:
         url: the address of Runfold's API, with the path that a gateway may put before it.

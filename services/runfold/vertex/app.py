@@ -22,7 +22,9 @@ from runfold_schemas.errors import RunfoldError
 _LOCATION: Final = "/projects/{project}/locations/{location}"
 
 _PATHS: Final = ("/v1beta1/{rest:path}", "/v1/projects/{rest:path}", "/v1/reasoningEngines{rest:path}")
-"""The paths of Google's names. Below `/v1` only some paths are Google's: others are Runfold's own."""
+"""The paths of Google's names. Below `/v1` only some paths are Google's: others are Runfold's
+own.
+"""
 
 
 class ResourceHandlers(Protocol):
@@ -36,8 +38,8 @@ class ResourceHandlers(Protocol):
 
 
 class RouteGroup(NamedTuple):
-    """Routes below `/reasoningEngines`, and for each verb of their operations the function that reads
-    its result again.
+    """Routes below `/reasoningEngines`, and for each verb of their operations the function that
+    reads its result again.
     """
 
     routes: Sequence[Route]

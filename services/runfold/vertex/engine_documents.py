@@ -102,8 +102,8 @@ class EngineInput(Message):
         return BankConfig(**self.changes(BankConfig(), None))
 
     def changes(self, before: BankConfig, mask: str | None) -> dict[str, Any]:
-        """The changes of a bank's configuration: the fields that the mask names; without a mask, all
-        fields of the message. Raises `InvalidEventError`.
+        """The changes of a bank's configuration: the fields that the mask names; without a mask,
+        all fields of the message. Raises `InvalidEventError`.
         """
         fields = self._fields()
         paths: list[Path] = (

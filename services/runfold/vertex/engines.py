@@ -59,8 +59,8 @@ class BankEngines:
 
 
 def bank_id(engine_id: str) -> str:
-    """The id of the engine's bank, which need not exist. Raises `BankNotFoundError` if the id cannot
-    be an engine's.
+    """The id of the engine's bank, which need not exist. Raises `BankNotFoundError` if the id
+    cannot be an engine's.
     """
     if not _NUMBER.fullmatch(engine_id):
         raise BankNotFoundError(engine_id)
@@ -117,8 +117,8 @@ class _EngineHandlers:
         return finished_operation(name, "updateReasoningEngine", EngineMessage.of(bank, name))
 
     async def delete(self, request: Request) -> Response:
-        """Deletes an engine. If it has memories or sessions, `force` is needed in the query or in the
-        body.
+        """Deletes an engine. If it has memories or sessions, `force` is needed in the query or in
+        the body.
         """
         name, message = name_of(request), await read_message(request, DeleteEngine)
         force = message.force or query_parameter(request, "force") == "true"

@@ -1,5 +1,5 @@
-"""Errors in Google's form: `{"error": {"code", "message", "status", "details"}}`, with the code as the
-HTTP status.
+"""Errors in Google's form: `{"error": {"code", "message", "status", "details"}}`, with the code as
+the HTTP status.
 """
 
 from collections.abc import Mapping
@@ -62,7 +62,9 @@ _OF_HTTP: Final[Mapping[int, Status]] = {
     HTTPStatus.SERVICE_UNAVAILABLE: "UNAVAILABLE",
     HTTPStatus.GATEWAY_TIMEOUT: "DEADLINE_EXCEEDED",
 }
-"""The protocol's status for each HTTP status that is a caller's error; any other one is INTERNAL."""
+"""The protocol's status for each HTTP status that is a caller's error; any other one is
+INTERNAL.
+"""
 
 
 class WireError(RunfoldError):

@@ -1,9 +1,9 @@
 """Filters of lists, in the language of AIP-160: `user_id="ann" AND
 (create_time>"2030-01-01T00:00:00Z" OR NOT labels.tier:*)`.
 
-Each list defines the fields of its filters: texts, times, and maps of texts. The name of a field may
-be in camelCase or in snake_case; keys of maps stay as they are. In this language OR binds stronger
-than AND, and two terms side by side are joined by AND.
+Each list defines the fields of its filters: texts, times, and maps of texts. The name of a field
+may be in camelCase or in snake_case; keys of maps stay as they are. In this language OR binds
+stronger than AND, and two terms side by side are joined by AND.
 
 We found no library that parses this language without a database or a service around it.
 """
@@ -29,8 +29,8 @@ Operand = str | datetime | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A field compared with a value. `:` tests whether a text contains the value, or whether a map has
-    the key; with `*`, whether the field has a value at all.
+    """A field compared with a value. `:` tests whether a text contains the value, or whether a map
+    has the key; with `*`, whether the field has a value at all.
     """
 
     path: Path
@@ -82,8 +82,8 @@ def parse_filter(text: str | None, fields: Mapping[str, Kind]) -> Filter:
 
 
 def matches(filter_: Filter, get: Callable[[Path], Any]) -> bool:
-    """Whether the filter matches the values that `get` returns for paths: texts, times, maps, or None
-    for a field without a value, which only `!=` matches.
+    """Whether the filter matches the values that `get` returns for paths: texts, times, maps, or
+    None for a field without a value, which only `!=` matches.
     """
     match filter_:
         case Comparison():

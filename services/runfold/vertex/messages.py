@@ -78,7 +78,9 @@ class Message(BaseModel):
         return self
 
     def json_form(self) -> dict[str, Any]:
-        """The message as JSON, without fields that are None. Nulls within opaque values are kept."""
+        """The message as JSON, without fields that are None. Nulls within opaque values are
+        kept.
+        """
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -91,7 +93,8 @@ class Empty(Message):
 def camel(value: Any, *, depth: int = 0) -> Any:
     """JSON with the names of fields in camelCase; the values of opaque fields stay as they are.
 
-    For messages with fields that we do not know. Raises `ValueError` if the JSON is nested too deep.
+    For messages with fields that we do not know. Raises `ValueError` if the JSON is nested too
+    deep.
     """
     if depth > _DEPTH_MAX:
         raise ValueError(f"nested deeper than {_DEPTH_MAX} levels")

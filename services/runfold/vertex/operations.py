@@ -21,8 +21,8 @@ from runfold.vertex.requests import json_response, name_of
 from runfold_schemas.errors import InvalidEventError
 
 ResultReader = Callable[[Name, Sequence[str]], Awaitable[Message]]
-"""Reads the result of an operation again. It gets the resource, and the details that were kept in the
-operation's id. It may raise an error if the resource does not exist any more.
+"""Reads the result of an operation again. It gets the resource, and the details that were kept in
+the operation's id. It may raise an error if the resource does not exist any more.
 """
 
 _PARENTS = (
@@ -33,15 +33,17 @@ _PARENTS = (
 
 
 def finished_operation(parent: Name, verb: str, response: Message, *details: str) -> Response:
-    """The answer with a finished operation. `verb` selects the reader of its result, which needs the
-    `details` besides the name of the resource.
+    """The answer with a finished operation. `verb` selects the reader of its result, which needs
+    the `details` besides the name of the resource.
     """
     now = f"{datetime.now(UTC).timestamp():.6f}"
     return json_response(_operation(parent.child("operations", token_of(verb, now, *details)), now, response))
 
 
 def operation_routes(readers: Mapping[str, ResultReader]) -> list[Route]:
-    """`GET …/operations/{operation}`. The keys of `readers` are the verbs of `finished_operation`."""
+    """`GET …/operations/{operation}`. The keys of `readers` are the verbs of
+    `finished_operation`.
+    """
 
     async def read_operation(request: Request) -> Response:
         parent, id_ = name_of(request), request.path_params["operation"]

@@ -1,5 +1,5 @@
-"""Pages of lists. Google's clients fail on an empty page, so an answer contains a token only if there
-is another item.
+"""Pages of lists. Google's clients fail on an empty page, so an answer contains a token only if
+there is another item.
 """
 
 import base64

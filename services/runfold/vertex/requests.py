@@ -1,5 +1,5 @@
-"""Reads requests and writes answers. The status of an answer is always 200, because Google's clients
-treat every other status as an error.
+"""Reads requests and writes answers. The status of an answer is always 200, because Google's
+clients treat every other status as an error.
 """
 
 import json
@@ -40,8 +40,8 @@ def name_of(request: Request) -> Name:
 
 
 def query_parameter(request: Request, name: str) -> str | None:
-    """A parameter of the query. `name` is in camelCase; clients may send it in snake_case too. None if
-    it is missing or empty.
+    """A parameter of the query. `name` is in camelCase; clients may send it in snake_case too. None
+    if it is missing or empty.
     """
     for key, value in request.query_params.items():
         if camel_name(key) == name and value:
@@ -74,8 +74,8 @@ def json_page(field: str, items: Sequence[Mapping[str, Any]], next_token: str | 
 
 
 def masked_fields(mask: str, *, known: Collection[str]) -> set[str]:
-    """The fields that an update mask names, in camelCase. Raises `InvalidEventError` for a field that
-    is not among the `known`.
+    """The fields that an update mask names, in camelCase. Raises `InvalidEventError` for a field
+    that is not among the `known`.
     """
     fields = {camel_name(path.strip()) for path in mask.split(",")}
     if unknown := sorted(fields - set(known)):

@@ -1,6 +1,7 @@
 """Agent Engine's messages for sessions and events, and their conversion to Runfold's.
 
-The session `S` of an engine `E` is the Runfold session whose id is made of both, with `E` as its app.
+The session `S` of an engine `E` is the Runfold session whose id is made of both, with `E` as its
+app.
 """
 
 from datetime import datetime, timedelta
@@ -119,8 +120,8 @@ def engine_session_id(session: Session) -> str:
 
 
 def belongs(session: Session, engine: Name) -> bool:
-    """Whether the session belongs to the engine. An app with the engine's id may have other sessions,
-    created through Runfold's own API.
+    """Whether the session belongs to the engine. An app with the engine's id may have other
+    sessions, created through Runfold's own API.
     """
     parts = parted(session.session_id)
     return len(parts) == len(("engine", "session")) and parts[0] == engine.engine_id

@@ -113,9 +113,9 @@ def _remove_temporary(event: Any) -> None:
 async def _read_page(view: _View, filter_: Filter, request: PageRequest) -> tuple[list[Logged], str | None]:
     """A page of events in the order of their times.
 
-    The order is known only after all events are read. Nearly always it is the order of the log: then
-    the token contains the end offset up to which this was checked, and the next page is read from
-    the log at its own offset. Otherwise the token contains the sort key of the last event.
+    The order is known only after all events are read. Nearly always it is the order of the log:
+    then the token contains the end offset up to which this was checked, and the next page is read
+    from the log at its own offset. Otherwise the token contains the sort key of the last event.
     """
     match token_values(request.token) if request.token else []:
         case []:
@@ -142,8 +142,8 @@ def _first(
     end: int | None = None,
 ) -> tuple[list[Logged], str | None]:
     """The first `size` events that the filter matches, and the token of the next page if there are
-    more. `end` is the offset up to which the log is known to be sorted; without it, `events` are all
-    events of the session.
+    more. `end` is the offset up to which the log is known to be sorted; without it, `events` are
+    all events of the session.
     """
     in_log_order = _sort_keys(events, filter_)
     keys = sorted(key for key in in_log_order if after is None or key > after)

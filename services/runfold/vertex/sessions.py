@@ -175,8 +175,8 @@ def _check_update(record: SessionRecord, update: UpdateSession) -> None:
 
 
 def _masked(message: UpdateSession, mask: str | None) -> UpdateSession:
-    """The message with only the fields that the mask names. A field that the mask names, and that has
-    no value in the message, is cleared if it can be.
+    """The message with only the fields that the mask names. A field that the mask names, and that
+    has no value in the message, is cleared if it can be.
     """
     if mask is None or mask == "*":
         return message
