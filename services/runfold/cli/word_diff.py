@@ -79,9 +79,7 @@ def _kind(char: str) -> str:
 
 
 class _Piece(NamedTuple):
-    """A word with the spaces after it. Only words are compared: common spaces make no texts
-    alike.
-    """
+    """A word with the spaces after it. Only words are compared: all texts share spaces."""
 
     word: str
     spaces: str

@@ -73,7 +73,9 @@ class Trigger:
 
     @property
     def options(self) -> GenerationOptions:
-        """Raises `InvalidEventError`, as `facts` does: any program may have written the event."""
+        """The options of the generation. Raises `InvalidEventError`, as `facts` does, because any
+        program may have written the event.
+        """
         return _checked(_OPTIONS, self.data.options.get("options", {}))
 
     @property

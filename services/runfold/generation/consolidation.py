@@ -82,9 +82,7 @@ class _Consolidation:
                 del self._undecided[index]
 
     async def ask(self, model: MemoryModel) -> None:
-        """Asks the model about the undecided facts, if there are memories that they could
-        change.
-        """
+        """Asks the model about the undecided facts, if they are near to any memories."""
         shown, facts = self._memories_to_show(), list(self._undecided.items())
         if not shown or not facts:
             return
@@ -102,9 +100,7 @@ class _Consolidation:
                 self._undecided.pop(index, None)
 
     def decide_the_rest(self) -> None:
-        """Decides about the undecided facts: each updates a memory that says the same, or is
-        new.
-        """
+        """Decides about undecided facts: each updates a memory that says the same, or is new."""
         for index, fact in self._undecided.items():
             record = self._same_fact(index, fact)
             if record is None:

@@ -11,7 +11,7 @@ from runfold.generation.prompts import brief
 from runfold_schemas.memories import BankConfig, MemoryTopic
 
 FACTS_MAX: Final = 50
-"""For one conversation. More facts are a mistake of the model, or the effect of an attack."""
+"""The limit for one conversation. More facts are a mistake of the model, or an attack."""
 
 _log = logging.getLogger(__name__)
 

@@ -32,10 +32,10 @@ from runfold_schemas.errors import (
 )
 
 ANSWER_SECONDS: Final = 120.0
-"""For one question, with all retries."""
+"""The longest time for one question, with all retries."""
 
 _TOKENS_MAX: Final = 16_000
-"""Of an answer, including the thinking of some models before it."""
+"""The longest answer, including the thinking of some models before it."""
 
 _OPENAI_COMPATIBLE: Final = ("openai", "openai-chat")
 
@@ -71,8 +71,7 @@ async def connect_model(
     `ConfigurationError` if the name is unknown or the key is missing.
     """
     model = _model(name, url)
-    # Each attempt gets half of the time, so that after an attempt that hangs there is time for
-    # another.
+    # Each attempt gets half of the time, so that there is time for another one if it hangs.
     settings = ModelSettings(
         max_tokens=_TOKENS_MAX,
         max_retries=retries,

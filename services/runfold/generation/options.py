@@ -49,9 +49,7 @@ class GenerationOptions(BaseModel):
     revision_labels: Labels = Field(default_factory=dict)
     revision_expires_at: AwareDatetime | None = None
     revision_ttl_seconds: Annotated[float, Field(gt=0)] | None = None
-    """Counted from the generation, which may be later than the request. `revision_expires_at`
-    wins.
-    """
+    """Counted from the generation, maybe later than the request. `revision_expires_at` wins."""
 
     def revision(self, extracted: Sequence[ExtractedMemory], now: datetime) -> RevisionOptions:
         """The options of the revision that a change at the time `now` leaves."""

@@ -1,5 +1,4 @@
-"""Generation in a service: with the model that the settings name, of streams and completed runs
-too.
+"""Generation in a service, with the model of the settings: of streams and completed runs too.
 
 async with Generation(settings, runfold=..., memories=..., sessions=...) as generation:
     await generation.generator().generate(...)

@@ -52,8 +52,7 @@ class IngestStreams:
         options: GenerationOptions | None = None,
         force_flush: bool = False,
     ) -> Position | None:
-        """Appends the contents to the stream, all or none, and returns the position of the last
-        one.
+        """Appends the contents to the stream, all or none. Returns the position of the last one.
 
         Returns when the contents are durable. If memories are generated at once (with
         `force_flush`, or by a rule without conditions, which is the default), returns when these

@@ -11,7 +11,7 @@ CONVERSATION_LENGTH_MAX: Final = 240_000
 """How many characters the model reads at most, the newest: some 60,000 tokens."""
 
 _RESULT_LENGTH_MAX: Final = 4_000
-"""Of a tool's input and of its result: the facts are in the messages about them."""
+"""The limit for a tool's input and for its result: the facts are in the messages about them."""
 
 
 def transcript(messages: Iterable[Message]) -> tuple[str, bool]:

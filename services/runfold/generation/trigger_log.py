@@ -1,6 +1,4 @@
-"""The log of a stream or of another generation: reads it, and publishes triggers and answers to
-it.
-"""
+"""The log of a stream or of another generation: reads it, and publishes triggers and answers."""
 
 import asyncio
 
@@ -69,9 +67,7 @@ class TriggerLog:
         return True
 
     async def flush(self) -> None:
-        """Generates memories from all contents that are in the log, and returns when that is
-        done.
-        """
+        """Generates memories from all contents in the log, and returns when that is done."""
         async with self.answering:
             while True:
                 state = await self.catch_up()

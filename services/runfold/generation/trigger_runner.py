@@ -43,9 +43,7 @@ harm, but one of them asks the model in vain.
 _RETRY_SECONDS: Final = 15.0
 
 _GRACE_SECONDS: Final = 10.0
-"""How long the end of the process waits for running generations. Others answer those that are given
-up.
-"""
+"""How long the end of the process waits for generations. Other processes finish the rest."""
 
 _KEPT_SECONDS: Final = 60.0
 """How long a stream without pending contents is kept in memory after this process last used it."""

@@ -70,7 +70,7 @@ class StreamState(NamedTuple):
 
     next_offset: int = 0
     last_offset: int = -1
-    """Of the last event that counts."""
+    """The offset of the last event that counts."""
     settings: StreamSettings | None = None
     unanswered: LoggedTrigger | None = None
     pending_count: int = 0

@@ -22,9 +22,7 @@ from runfold_schemas.errors import RunfoldError
 _LOCATION: Final = "/projects/{project}/locations/{location}"
 
 _PATHS: Final = ("/v1beta1/{rest:path}", "/v1/projects/{rest:path}", "/v1/reasoningEngines{rest:path}")
-"""The paths of Google's names. Below `/v1` only some paths are Google's: others are Runfold's
-own.
-"""
+"""The paths of Google's names. Below `/v1`, the other paths are Runfold's own."""
 
 
 class ResourceHandlers(Protocol):

@@ -98,7 +98,7 @@ class EngineInput(Message):
         return self
 
     def config(self) -> BankConfig:
-        """Of a new bank."""
+        """The configuration of a new bank."""
         return BankConfig(**self.changes(BankConfig(), None))
 
     def changes(self, before: BankConfig, mask: str | None) -> dict[str, Any]:

@@ -50,11 +50,11 @@ class BankEngines:
         self._memories = memories
 
     async def check(self, engine_id: str) -> None:
-        """Raises `BankNotFoundError`."""
+        """Raises `BankNotFoundError` if the engine does not exist."""
         await self.bank(engine_id)
 
     async def bank(self, engine_id: str) -> BankRecord:
-        """Raises `BankNotFoundError`."""
+        """The bank of the engine. Raises `BankNotFoundError`."""
         return await self._memories().bank(bank_id(engine_id))
 
 

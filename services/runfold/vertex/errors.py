@@ -62,9 +62,7 @@ _OF_HTTP: Final[Mapping[int, Status]] = {
     HTTPStatus.SERVICE_UNAVAILABLE: "UNAVAILABLE",
     HTTPStatus.GATEWAY_TIMEOUT: "DEADLINE_EXCEEDED",
 }
-"""The protocol's status for each HTTP status that is a caller's error; any other one is
-INTERNAL.
-"""
+"""The protocol's status for HTTP statuses; all other HTTP statuses are INTERNAL."""
 
 
 class WireError(RunfoldError):

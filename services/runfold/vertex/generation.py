@@ -38,7 +38,7 @@ _ACTIONS: Final[dict[str, Literal["CREATED", "UPDATED", "DELETED"]]] = {
     "U": "UPDATED",
     "D": "DELETED",
 }
-"""By the letter that stands for the action in an operation's id."""
+"""The actions by their letters in an operation's id."""
 
 
 def generation_routes(generation: Generation) -> RouteGroup:

@@ -72,7 +72,7 @@ class VertexSessionSource(Message):
     end_time: Timestamp | None = None
 
     def to_runfold(self) -> Source:
-        """Raises `InvalidEventError` if `session` is not the name of a session."""
+        """The source. Raises `InvalidEventError` if `session` is not the name of a session."""
         name = Name.parse(self.session)
         if name.id_in(SESSIONS) is None:
             raise InvalidEventError(
@@ -128,7 +128,9 @@ class Generate(GenerationParameters):
         return source.to_runfold()
 
     def options(self, now: datetime) -> GenerationOptions:
-        """Raises pydantic's `ValidationError`, and `InvalidEventError`."""
+        """The options of the generation. Raises pydantic's `ValidationError`, and
+        `InvalidEventError`.
+        """
         return GenerationOptions(
             allowed_topics=topics_of(self.allowed_topics),
             disable_consolidation=bool(self.disable_consolidation),
@@ -177,7 +179,7 @@ class GenerationRule(Message):
     overlap_event_count: Annotated[int, Field(ge=0)] | None = None
 
     def to_runfold(self) -> TriggerRule:
-        """Raises pydantic's `ValidationError`."""
+        """The rule of the stream. Raises pydantic's `ValidationError`."""
         interval, idle = self.fixed_interval, self.idle_duration
         return TriggerRule(
             event_count=self.event_count,
@@ -191,7 +193,7 @@ class GenerationTriggerConfig(Message):
     generation_rule: GenerationRule | None = None
 
     def rule(self) -> TriggerRule | None:
-        """Raises pydantic's `ValidationError`."""
+        """The rule of the stream. Raises pydantic's `ValidationError`."""
         return self.generation_rule.to_runfold() if self.generation_rule else None
 
 

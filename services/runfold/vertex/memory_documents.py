@@ -176,7 +176,7 @@ class RevisionParameters(Message):
     revision_expire_time: Timestamp | None = None
 
     def revision(self, now: datetime) -> RevisionOptions:
-        """Raises `InvalidEventError`."""
+        """The options of the revision. Raises `InvalidEventError`."""
         return RevisionOptions(
             disabled=bool(self.disable_memory_revisions),
             labels=self.revision_labels or {},
@@ -208,7 +208,7 @@ class CreateMemory(_MemoryInput):
     scope: Scope
 
     def memory(self, now: datetime) -> Memory:
-        """Raises pydantic's `ValidationError`, and `InvalidEventError`."""
+        """The memory. Raises pydantic's `ValidationError`, and `InvalidEventError`."""
         return Memory(
             fact=self.fact,
             scope=self.scope,
@@ -243,7 +243,7 @@ def expiry(ttl: timedelta | None, at: datetime | None, now: datetime, *, field: 
 
 
 def topic_of(managed: str | None, custom: str | None) -> MemoryTopic:
-    """Raises pydantic's `ValidationError`."""
+    """The topic. Raises pydantic's `ValidationError`."""
     return MemoryTopic.model_validate({"managed": managed, "custom": custom})
 
 

@@ -78,9 +78,7 @@ class Message(BaseModel):
         return self
 
     def json_form(self) -> dict[str, Any]:
-        """The message as JSON, without fields that are None. Nulls within opaque values are
-        kept.
-        """
+        """The message as JSON, without fields that are None; opaque values keep their nulls."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

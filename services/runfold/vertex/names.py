@@ -33,7 +33,7 @@ class Name:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises `InvalidEventError`."""
+        """Parses the name of a resource. Raises `InvalidEventError`."""
         steps = text.strip("/").split("/")
         if len(steps) % 2 or not all(steps):
             raise InvalidEventError(f"{text!r} is not the name of a resource", field="name")

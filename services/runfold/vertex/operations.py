@@ -41,9 +41,7 @@ def finished_operation(parent: Name, verb: str, response: Message, *details: str
 
 
 def operation_routes(readers: Mapping[str, ResultReader]) -> list[Route]:
-    """`GET …/operations/{operation}`. The keys of `readers` are the verbs of
-    `finished_operation`.
-    """
+    """The routes that read an operation. The keys of `readers` are the verbs of operations."""
 
     async def read_operation(request: Request) -> Response:
         parent, id_ = name_of(request), request.path_params["operation"]
