@@ -7,11 +7,11 @@
             run.publish(UserMessage(message="Where is my parcel?"))
 
 The verbs are those of `runfold.Runfold`, with the same parameters. Each call blocks the calling
-thread until its answer is there, also in a thread whose event loop is running, as in a notebook.
+thread until it has its result, also in a thread whose event loop is running, as in a notebook.
 Threads may share all objects.
 
-A verb here is one line: `_verb` takes the parameters and the documentation of the asynchronous
-method. Methods are written out where a result is asynchronous itself: a run, an iterator, a task.
+Most verbs are one line: `_verb` takes the parameters and the docstring of the asynchronous method.
+A method is written out if its result is asynchronous itself: a run, an iterator or a task.
 """
 
 import asyncio

@@ -104,7 +104,7 @@ class BackgroundLoop:
             work.close()
 
     def keep(self, keeper: "_Keeper[Any]") -> None:
-        """Holds on to the keeper for its lifetime, and closes its connection when the program
+        """Keeps a reference to the keeper, so that its connection is closed when the program
         ends.
         """
         self._keepers.add(keeper)
@@ -124,7 +124,7 @@ class BackgroundLoop:
         self._stopping = asyncio.Event()
         started.set_result(asyncio.get_running_loop())
         await self._stopping.wait()
-        # Before anything else is cancelled: what was sent is still delivered.
+        # Connections close before other tasks are cancelled, so that sent events are delivered.
         if tasks := [keeper.task for keeper in self._keepers]:
             for keeper in list(self._keepers):
                 keeper.close_soon()
@@ -158,7 +158,7 @@ class _Task(Generic[AnswerT]):
     async def _finish(self) -> None:
         try:
             answer = await self._work
-        except BaseException as error:  # noqa: BLE001  # whatever it is, it is the caller's
+        except BaseException as error:  # noqa: BLE001  # every error belongs to the caller
             self.future.set_exception(error)
         else:
             self.future.set_result(answer)
@@ -243,7 +243,7 @@ class KeptConnection(Generic[ConnectedT]):
         await background().run(self._connected())
 
     async def run(self, use: Callable[[ConnectedT], Awaitable[AnswerT]]) -> AnswerT:
-        """What `use` answers, which is called with the connection in the background loop."""
+        """Calls `use` with the connection in the background loop, and returns its result."""
         return await background().run(self._use(use))
 
     def call(self, use: Callable[[ConnectedT], Awaitable[AnswerT]]) -> AnswerT:
@@ -310,4 +310,4 @@ class _Keeper(Generic[ConnectedT]):
             if self._connection.done():
                 raise
             self._connection.set_exception(error)
-            self._connection.exception()  # whoever waits raises it, if anybody still waits
+            self._connection.exception()  # marks the error as seen: callers that wait raise it
