@@ -105,7 +105,7 @@ async def test_verify_of_an_empty_database_needs_no_kafka(environment: dict[str,
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"RUNFOLD_MONGO": "mongodb://h:99999"}, "error: RUNFOLD_MONGO is no connection string"),
+        ({"RUNFOLD_MONGO": "mongodb://h:99999"}, "error: RUNFOLD_MONGO is not a connection string"),
         ({"RUNFOLD_PARK_SECONDS": "long"}, "error: RUNFOLD_PARK_SECONDS: Input should be a valid number"),
         ({"RUNFOLD_KAFKA_OPTIONS": "{broken"}, "error: RUNFOLD_KAFKA_OPTIONS: the value is not JSON"),
         (

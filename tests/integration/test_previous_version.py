@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -95,8 +95,7 @@ async def test_both_versions_read_and_write_the_same_through_a_rebuild_of_either
         for name in names:
             await until(partial(both_list_the_same, old, new, name), what="the same lists of both versions")
         runs = {name: await listed(new, f"{name}-runs") for name in written}
-        from_old = {name: await read(old.api, name) for name in names}
-        from_new = {name: await read(new.api, name) for name in names}
+        from_old, from_new = await asyncio.gather(read_all(old, names), read_all(new, names))
         code, verified = await new.run("verify")
         stored, groups = await stored_names(settings), await groups_of(settings)
 
@@ -186,6 +185,11 @@ async def load(name: str, writer: Version, reader: Version, enough: asyncio.Even
             return step
         await asyncio.sleep(PAUSE_SECONDS)
     raise AssertionError  # count() has no end
+
+
+async def read_all(version: Version, names: Sequence[str]) -> dict[str, Answers]:
+    """What one version reads under each of the names."""
+    return dict(zip(names, await asyncio.gather(*(read(version.api, name) for name in names)), strict=True))
 
 
 def notes_of(answers: Answers, name: str) -> list[str]:
