@@ -37,9 +37,9 @@ _BLOCK_SECONDS: Final = 60
 _CHANGING: Final = [
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UUID"),
     (r"\b[0-9a-f]{32}\b", "ID"),
-    (r"\b[0-9a-f]{8}-[0-9a-f]{3}\b", "REVISION"),
     (r"\b\d{4}-\d\d-\d\dT[\d:.]+Z?(\+00:00)?", "TIME"),
     (r"\b(\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d\b", "TIME"),
+    (r"\b[0-9a-f]{8}(-[0-9a-f]{1,4})*\b", "BEGINNING OF AN ID"),
     (r"\b0?\.\d{4,}\b", "FRACTION"),
     (r"\b\d+(\.\d+)? s\b", "SECONDS"),
     (r"[ \t]+", " "),
