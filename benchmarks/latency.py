@@ -1,7 +1,8 @@
-"""How soon what is published can be read, with projector and query in processes of their own.
+"""Measures how soon a published event can be read, with projector and query in processes of their
+own.
 
-Each delay is from the call that publishes an event to the answer, over HTTP, that holds it: the
-query service is asked with `min_offset` as soon as the event's offset is known.
+A delay begins with the call that publishes an event and ends with the HTTP answer that contains it.
+The request with `min_offset` is sent as soon as the event's offset is known.
 """
 
 import asyncio
@@ -21,8 +22,8 @@ from runfold.settings import Settings
 RUNS = 100
 EVENTS_PER_SECOND = 1_000
 ASKED_FOR = 21
-"""One event of so many is asked for: all of them would measure the query service. It shares no
-factor with RUNS.
+"""One of so many events is read. Reading all of them would measure the query service. The number
+shares no factor with RUNS.
 """
 
 OPENED_PER_SECOND = 20
@@ -33,13 +34,13 @@ _log = logging.getLogger(__name__)
 
 
 async def live(settings: Settings) -> Figures:
-    """The delays of events, and those of runs' first events."""
+    """The delays of events and of the first events of runs."""
     async with serving(settings, "projector"), serving(settings, "query") as query:
         return await _delays(settings, query)
 
 
 async def idle(settings: Settings) -> Figures:
-    """The same beside many open runs that nobody writes to, and what these cost the projector."""
+    """The same with many idle open runs, and the cost of the idle runs for the projector."""
     async with serving(settings, "projector") as projector, serving(settings, "query") as query:
         await _open_idle(settings, query)
         _log.info("%s runs are open; waiting until they are parked", f"{IDLE_RUNS:,}")
@@ -77,21 +78,21 @@ async def _delays(settings: Settings, query: Process) -> Figures:
 async def _event_delays(runfold: Runfold, query: Process) -> list[float]:
     runs = await asyncio.gather(*(runfold.open_run(agent_id="benchmark") for _ in range(RUNS)))
     await asyncio.gather(*(_publish_and_read(run, query) for run in runs))
-    asked: list[asyncio.Task[float]] = []
+    reads: list[asyncio.Task[float]] = []
     async with asyncio.TaskGroup() as tasks:
         async for number in _paced(EVENTS_PER_SECOND):
             run = runs[number % RUNS]
             if number % ASKED_FOR:
                 await run.send(AssistantMessage(message=text(300)))
             else:
-                asked.append(tasks.create_task(_publish_and_read(run, query)))
-    return [one.result() for one in asked]
+                reads.append(tasks.create_task(_publish_and_read(run, query)))
+    return [read.result() for read in reads]
 
 
 async def _opening_delays(runfold: Runfold, query: Process) -> list[float]:
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(_open_and_read(runfold, query)) async for _ in _paced(OPENED_PER_SECOND)]
-    return [one.result() for one in asked]
+        reads = [tasks.create_task(_open_and_read(runfold, query)) async for _ in _paced(OPENED_PER_SECOND)]
+    return [read.result() for read in reads]
 
 
 async def _open_and_read(runfold: Runfold, query: Process) -> float:
@@ -112,7 +113,7 @@ async def _publish_and_read(run: Run, query: Process) -> float:
 
 
 async def _paced(a_second: int) -> AsyncIterator[int]:
-    """Numbers at an even pace, for the time of one measurement; a delay is made up for."""
+    """Yields numbers at an even pace for one measurement. It catches up after a delay."""
     began = time.perf_counter()
     for number in range(SECONDS * a_second):
         await asyncio.sleep(max(0.0, began + number / a_second - time.perf_counter()))
@@ -141,21 +142,23 @@ async def _active(projector: Process) -> float:
 
 
 async def _processor_share(process: Process) -> float:
-    """Of one core."""
+    """The used share of one core."""
     before = _processor_seconds(process)
     await asyncio.sleep(2 * SECONDS)
     return (_processor_seconds(process) - before) / (2 * SECONDS)
 
 
 def _processor_seconds(process: Process) -> float:
-    # What follows the name, which may hold spaces; user and system time are its 12th and 13th
-    # field.
+    # The fields after the name, which may contain spaces. User and system time are the 12th and the
+    # 13th of them.
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _get(process: Process, path: str) -> bytes:
-    """One connection a request: what a keep-alive saves is a fraction of a millisecond."""
+    """Sends one request on a new connection. A kept connection would save a fraction of a
+    millisecond.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", process.port)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: benchmark\r\nConnection: close\r\n\r\n".encode())

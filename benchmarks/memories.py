@@ -1,4 +1,4 @@
-"""How fast memories are made, found and rebuilt: the services in processes of their own."""
+"""Measures creating, finding and rebuilding memories, with services in processes of their own."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ BATCH = 500
 
 
 async def memories(settings: Settings) -> Figures:
-    """Making, finding and listing, then everything anew from the log."""
+    """Creates, finds and lists memories, then rebuilds everything from the log."""
     async with Runfold.of(settings.log()) as runfold, serving(settings, "api") as api:
         async with serving(settings, "projector"):
             await runfold.memories.create_bank(BANK)
@@ -50,13 +50,13 @@ async def memories(settings: Settings) -> Figures:
 
 
 async def _making(api: Process) -> Figures:
-    """From the request to the answer, by when everybody can read it. One after the other."""
+    """The times from request to answer, one after the other. An answered change is readable."""
     took: list[float] = []
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{api.port}") as client:
         for number in range(MADE):
             began = time.perf_counter()
-            said = {"fact": f"{number}: {text(80)}", "scope": {"user_id": f"u-{number}"}}
-            answer = await client.post(f"/v1/banks/{BANK}/memories", json=said)
+            memory = {"fact": f"{number}: {text(80)}", "scope": {"user_id": f"u-{number}"}}
+            answer = await client.post(f"/v1/banks/{BANK}/memories", json=memory)
             took.append(time.perf_counter() - began)
             answer.raise_for_status()
     what = "create a memory, to the answer that makes it visible"
@@ -70,8 +70,8 @@ async def _finding(runfold: Runfold, settings: Settings) -> Figures:
     facts = [f"fact {number}: {text(60)}" for number in range(NEAR)]
     await _publish(runfold, [_created(f"near-{number}", fact, SCOPE) for number, fact in enumerate(facts)])
     async with Reading(settings) as reading, embedder_of(settings) as embedder:
-        known = _Known(embedder)
-        similarity = StoredSimilarity(reading.decided, lambda: known)
+        cached = _CachedEmbedder(embedder)
+        similarity = StoredSimilarity(reading.decided, lambda: cached)
         verbs = Memories(runfold.connection, reading.stored_memories, similarity=similarity)
         await verbs.nearest(BANK, SCOPE, "warming up")
         without, whole = [], []
@@ -80,7 +80,7 @@ async def _finding(runfold: Runfold, settings: Settings) -> Figures:
             began = time.perf_counter()
             await embedder.embed([query])
             embedding = time.perf_counter() - began
-            await known.embed([query])
+            await cached.embed([query])
             began = time.perf_counter()
             await verbs.nearest(BANK, SCOPE, query)
             without.append(time.perf_counter() - began)
@@ -92,12 +92,12 @@ async def _finding(runfold: Runfold, settings: Settings) -> Figures:
     ]
 
 
-class _Known:
-    """An embedder that has seen every text before."""
+class _CachedEmbedder:
+    """An embedder that caches the vectors of all texts."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
-        self._known: dict[tuple[str, ...], Vectors] = {}
+        self._cache: dict[tuple[str, ...], Vectors] = {}
 
     @property
     def model(self) -> str:
@@ -114,9 +114,9 @@ class _Known:
         pass
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        if tuple(texts) not in self._known:
-            self._known[tuple(texts)] = await self._embedder.embed(texts)
-        return self._known[tuple(texts)]
+        if tuple(texts) not in self._cache:
+            self._cache[tuple(texts)] = await self._embedder.embed(texts)
+        return self._cache[tuple(texts)]
 
 
 async def _listing(runfold: Runfold, settings: Settings, api: Process) -> Figures:
@@ -135,7 +135,7 @@ async def _listing(runfold: Runfold, settings: Settings, api: Process) -> Figure
 
 
 async def _rebuilding(runfold: Runfold, settings: Settings) -> Figures:
-    """A projector that begins with nothing in MongoDB."""
+    """A projector that begins with an empty database."""
     each = REBUILT // REBUILT_MEMORIES
     changes: list[MemoryChange] = []
     for number in range(REBUILT_MEMORIES):
@@ -163,7 +163,7 @@ async def _rebuilding(runfold: Runfold, settings: Settings) -> Figures:
 
 
 async def _rebuilt(settings: Settings, database: Any) -> tuple[int, float]:
-    """How many revisions there are in the end, and the time from the first that were there."""
+    """The final number of revisions, and the time since the first of them."""
     stores = Edition.of(database, await Editions(database).current_or_first())
     collection = database[f"revisions.{stores.name}"]
     ends = await _ends(settings)
@@ -178,7 +178,7 @@ async def _rebuilt(settings: Settings, database: Any) -> tuple[int, float]:
 
 
 async def _publish(runfold: Runfold, changes: Sequence[MemoryChange]) -> None:
-    """Changes, in batches to the partitions that decide them."""
+    """Publishes changes in batches to the partitions that decide them."""
     batches: dict[Any, list[Outgoing]] = {}
     for change in changes:
         key = memory_key(change.bank_id, change.memory_id)

@@ -1,5 +1,5 @@
-"""What the provider adapters cost: encoding a ledger, beside building it, and recording a stream,
-beside consuming it.
+"""Measures the provider adapters: encoding a ledger compared with building it, and recording a
+stream compared with consuming it.
 """
 
 import json
@@ -34,9 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 async def encoding(_: Settings) -> Figures:
-    """A ledger of 3,000 events, of the kinds that every provider has, built and encoded by
-    turns.
-    """
+    """Builds and encodes in turns a ledger of 3,000 events of kinds that every provider has."""
     events = list(_conversation())
     messages = build_messages_from_events(events)
     figures: Figures = []
@@ -46,34 +44,25 @@ async def encoding(_: Settings) -> Figures:
             built.append(_milliseconds(lambda: build_messages_from_events(events)))
             encoded.append(_milliseconds(lambda to=provider: encode(messages, to)))
             ratios.append(encoded[-1] / built[-1])
-        figures.append(
-            (
-                f"encode a ledger of {EVENTS:,} events for {provider}, beside building its messages",
-                "<= 1.5 times",
-                (
-                    f"{statistics.median(ratios):.2f} times "
-                    f"({statistics.median(encoded):.1f} ms beside {statistics.median(built):.1f} ms)"
-                ),
-            )
-        )
+        what = f"encode a ledger of {EVENTS:,} events for {provider}, beside building its messages"
+        times = f"{statistics.median(encoded):.1f} ms beside {statistics.median(built):.1f} ms"
+        figures.append((what, "<= 1.5 times", f"{statistics.median(ratios):.2f} times ({times})"))
     return figures
 
 
 async def recording(settings: Settings) -> Figures:
-    """A streamed answer of 3,000 chunks over HTTP through OpenAI's client, consumed alone and
-    recorded, by turns.
-    """
+    """Consumes and records in turns a streamed answer of 3,000 chunks through OpenAI's client."""
     with _model() as url:
         async with (
             AsyncOpenAI(api_key="none", base_url=url) as client,
             Runfold.of(settings.log()) as runfold,
         ):
             run = await runfold.open_run(agent_id="benchmark")
-            # The first of each is not counted: imports, connections.
+            # The first round is not counted, because of imports and connections.
             await _consume(client)
             await _record(client, run)
             pairs = [(await _consume(client), await _record(client, run)) for _ in range(STREAMS)]
-    alone = statistics.median(one for one, _ in pairs)
+    alone = statistics.median(consumed for consumed, _ in pairs)
     added = statistics.median(recorded / consumed - 1 for consumed, recorded in pairs)
     what = f"record a stream of {CHUNKS:,} chunks, beside consuming it"
     return [(what, "< 5 % more time", f"{added:+.1%} ({1e6 * alone / CHUNKS:.0f} us a chunk alone)")]
@@ -108,7 +97,7 @@ def _milliseconds(work: Callable[[], object]) -> float:
 
 
 def _conversation() -> Iterator[AnyEvent]:
-    """A question, a text, two calls with their results, again and again."""
+    """Repeats a question, a text, and two calls with their results."""
     for turn in range(EVENTS // 6):
         calls = [f"call-{turn}-{index}" for index in range(2)]
         yield _event(UserMessage(message=text(300)))
@@ -139,9 +128,7 @@ def _event(data: Any) -> AnyEvent:
 
 @contextmanager
 def _model() -> Iterator[str]:
-    """A model that answers at once, in a process of its own, so that only the client's work is
-    measured.
-    """
+    """A model in a process of its own that answers at once, so only the client is measured."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
     process.start()

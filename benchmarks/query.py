@@ -1,5 +1,5 @@
-"""How fast runs are read: ledgers, live runs and lists, over HTTP, with query and projector in
-processes of their own.
+"""Measures reading ledgers, live runs and lists over HTTP, with query and projector in processes of
+their own.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from runfold_projections.run import RunRecord
 from runfold_schemas.data import Data
 
 Figures = list[tuple[str, str, str]]
-"""What was measured, its target, and the measured value."""
+"""A measurement, its target, and the measured value."""
 
 EVENTS = 3_000
 LARGE_EVENTS = 100_000
@@ -41,8 +41,8 @@ LISTED_RUNS = 10_000
 
 
 async def ledgers(settings: Settings) -> Figures:
-    """The ledger of a 3,000-event run, whole: written at once, and event by event, so that it came
-    in small pages.
+    """The whole ledger of a run of 3,000 events, written at once and written event by event into
+    small pages.
     """
     own = _apart(settings)
     figures: Figures = []
@@ -66,7 +66,7 @@ async def ledgers(settings: Settings) -> Figures:
 
 
 async def large_ledger(settings: Settings) -> Figures:
-    """The ledger of a 100,000-event run: the memory of the process that streams it, and its
+    """The ledger of a run of 100,000 events: the memory of the process that streams it, and the
     time.
     """
     own = _apart(settings)
@@ -89,7 +89,7 @@ async def large_ledger(settings: Settings) -> Figures:
 
 
 async def follow(settings: Settings) -> Figures:
-    """Publish to received, with 100 followers at once: all of one run, and each of its own."""
+    """The time from publish to receipt with 100 followers: of one run, and each of its own run."""
     own = _apart(settings)
     figures: Figures = []
     async with serving(own, "projector"), serving(own, "query") as query, Runfold.of(own.log()) as runfold:
@@ -104,8 +104,8 @@ async def follow(settings: Settings) -> Figures:
 
 
 async def listing(settings: Settings) -> Figures:
-    """The first page of 50 runs out of 10,000: all of one agent, and one in a hundred of
-    another's.
+    """The first page of 50 out of 10,000 runs: of an agent with all runs, and of an agent with one
+    in a hundred.
     """
     own = _apart(settings)
     began = datetime(2026, 1, 1, tzinfo=UTC)
@@ -132,10 +132,12 @@ async def listing(settings: Settings) -> Figures:
         await runs.add(states)
     figures: Figures = []
     async with serving(own, "query") as query:
-        for wanted in ("agent_id=busy", "agent_id=rare", "session_id=session-7", "label=channel:chat"):
-            path = f"/v1/runs?{wanted}&limit=50"
+        for run_filter in ("agent_id=busy", "agent_id=rare", "session_id=session-7", "label=channel:chat"):
+            path = f"/v1/runs?{run_filter}&limit=50"
             times = [timed_get(query, path) for _ in range(100)]
-            figures.append((f"list {LISTED_RUNS:,} runs, first page, {wanted}, p50", "", median_ms(times)))
+            figures.append(
+                (f"list {LISTED_RUNS:,} runs, first page, {run_filter}, p50", "", median_ms(times))
+            )
     return figures
 
 
@@ -144,24 +146,26 @@ class Process(NamedTuple):
     pid: int
 
     def peak_megabytes(self) -> float:
-        """The most memory that the process has ever held."""
+        """The highest memory use of the process so far."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
 
 
 @asynccontextmanager
 async def serving(settings: Settings, part: str) -> AsyncIterator[Process]:
-    """`runfold serve PART` in a process of its own, until the end of the block."""
+    """`runfold serve PART` in a process of its own, for the length of the block."""
     port = free_port()
-    given = {f"RUNFOLD_{name.upper()}": str(getattr(settings, name)) for name in settings.model_fields_set}
+    environment = {
+        f"RUNFOLD_{name.upper()}": str(getattr(settings, name)) for name in settings.model_fields_set
+    }
     with tempfile.TemporaryDirectory() as directory:
         service = Service(
             part,
-            # The projector serves its health one port further.
+            # The projector serves its health on the next port.
             [sys.executable, "-m", "runfold.cli", "serve", part, "--port", str(port - (part == "projector"))],
             ready=ready_url(f"http://127.0.0.1:{port}/health/ready"),
             log=Path(directory) / "log",
-            env=given | {"RUNFOLD_LOG_LEVEL": "WARNING"},
+            env=environment | {"RUNFOLD_LOG_LEVEL": "WARNING"},
         )
         await service.start()
         assert service.pid is not None
@@ -176,7 +180,7 @@ async def opened(runfold: Runfold) -> Run:
 
 
 def turns() -> Iterator[Data]:
-    """Endless: what an agent does turn by turn, some 600 bytes an event."""
+    """Endless: the events of an agent's turns, about 600 bytes each."""
     number = 0
     while True:
         number += 1
@@ -195,26 +199,24 @@ def turns() -> Iterator[Data]:
 
 
 async def fill(run: Run, events: int) -> None:
-    """Publishes until the run has that many events with its opening, in large batches."""
-    said = turns()
+    """Publishes in large batches until the run has `events` events, with its opening."""
+    steps = turns()
     for begin in range(1, events, BATCH):
-        await run.publish_batch([next(said) for _ in range(min(BATCH, events - begin))])
+        await run.publish_batch([next(steps) for _ in range(min(BATCH, events - begin))])
 
 
 async def fill_singly(runs: Sequence[Run], events: int, *, seconds_between: float) -> None:
-    """As `fill`, but event by event, with so much time between two of them that each becomes a
-    page.
-    """
-    said = turns()
+    """The same as `fill`, but with pauses between the events, so that each event becomes a page."""
+    steps = turns()
     next_at = time.perf_counter()
     for _ in range(events - 1):
         next_at += seconds_between
-        await asyncio.gather(*(run.publish(next(said)) for run in runs))
+        await asyncio.gather(*(run.publish(next(steps)) for run in runs))
         await asyncio.sleep(max(0.0, next_at - time.perf_counter()))
 
 
 async def projected(query: Process, run: Run, events: int) -> None:
-    """Waits until the whole run is in its pages."""
+    """Waits until the pages hold the whole run."""
     async with asyncio.timeout(300):
         while True:
             connection = HTTPConnection("127.0.0.1", query.port)
@@ -234,9 +236,7 @@ async def stored_pages(settings: Settings, run: Run) -> int:
 
 
 async def first_reads(settings: Settings, runs: Sequence[Run]) -> list[float]:
-    """Each run read for the first time by a process; the process's own first answer is not
-    counted.
-    """
+    """The times of first reads of runs by a process. Its very first answer is not counted."""
     times: list[float] = []
     for _ in range(3):
         async with serving(settings, "query") as query:
@@ -245,7 +245,7 @@ async def first_reads(settings: Settings, runs: Sequence[Run]) -> list[float]:
 
 
 async def later_reads(query: Process, runs: Sequence[Run]) -> list[float]:
-    """Each run read as its agent does: again after every event."""
+    """The times of reads like an agent's: again after every event."""
     times: list[float] = []
     for run in runs:
         read_ledger(query, run)
@@ -261,7 +261,7 @@ def read_ledger(query: Process, run: Run) -> float:
 
 
 def timed_get(query: Process, path: str) -> float:
-    """Seconds from the request to the last byte, on a connection that is open."""
+    """The seconds from the request to the last byte, on an open connection."""
     connection = HTTPConnection("127.0.0.1", query.port)
     connection.connect()
     began = time.perf_counter()
@@ -275,7 +275,7 @@ def timed_get(query: Process, path: str) -> float:
 
 
 def stream_ledger(query: Process, run: Run) -> tuple[float, float, int]:
-    """Seconds to the first byte and to the last, and how many bytes there were."""
+    """The seconds to the first byte and to the last byte, and the number of bytes."""
     connection = HTTPConnection("127.0.0.1", query.port)
     began = time.perf_counter()
     connection.request("GET", f"/v1/runs/{run.run_id}/ledger")
@@ -291,7 +291,7 @@ def stream_ledger(query: Process, run: Run) -> tuple[float, float, int]:
 async def follow_delays(
     query: Process, runfold: Runfold, *, runs: int, events_per_second: int
 ) -> list[float]:
-    """From the call that publishes to the line that says so, for every event and follower."""
+    """The seconds from the publishing call to the received line, for every event and follower."""
     followed = [await opened(runfold) for _ in range(runs)]
     published: dict[tuple[str, int], float] = {}
     received: list[tuple[str, int, float]] = []
@@ -301,12 +301,12 @@ async def follow_delays(
             run = followed[number % runs]
             lines = await stack.enter_async_context(following(query, run))
             receiving.append(tasks.create_task(receive(run, lines, received)))
-        said = turns()
+        steps = turns()
         next_at = time.perf_counter()
         for number in range(FOLLOW_SECONDS * events_per_second):
             run = followed[number % runs]
             began = time.perf_counter()
-            position = await run.publish(next(said))
+            position = await run.publish(next(steps))
             published[run.run_id, position.offset] = began
             next_at += 1 / events_per_second
             await asyncio.sleep(max(0.0, next_at - time.perf_counter()))
@@ -321,7 +321,7 @@ async def follow_delays(
 
 @asynccontextmanager
 async def following(query: Process, run: Run) -> AsyncIterator[asyncio.StreamReader]:
-    """A follower that has got the run's opening and waits for what comes."""
+    """A follower that has received the run's opening and waits for further events."""
     reader, writer = await asyncio.open_connection("127.0.0.1", query.port)
     writer.write(f"GET /v1/runs/{run.run_id}/follow HTTP/1.1\r\nHost: bench\r\n\r\n".encode())
     try:
@@ -348,8 +348,8 @@ def quantile_ms(seconds: Sequence[float], share: float) -> str:
 
 
 def _apart(settings: Settings) -> Settings:
-    """A Runfold of its own on the same servers, so that no measurement meets the runs of
-    another.
+    """Settings with topics and a database of their own, so that measurements see no runs of each
+    other.
     """
     name = f"bench-{uuid4().hex[:8]}"
     return settings.model_copy(update={"prefix": name, "database": name})

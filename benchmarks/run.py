@@ -1,4 +1,4 @@
-"""All measurements, as one table: `make bench`. Each is explained in README.md beside this file."""
+"""Runs all measurements and prints one table: `make bench`. README.md explains each of them."""
 
 import argparse
 import asyncio
@@ -42,9 +42,9 @@ _log = logging.getLogger(__name__)
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description="Measures Runfold on a Kafka and a MongoDB of its own, or on those that"
-        " RUNFOLD_TEST_KAFKA and"
-        " RUNFOLD_TEST_MONGO name. Prints a Markdown table; progress goes to stderr."
+        description="Measures Runfold on a Kafka and a MongoDB of its own, or on the servers in"
+        " RUNFOLD_TEST_KAFKA and RUNFOLD_TEST_MONGO. Prints a Markdown table to stdout, and progress"
+        " to stderr."
     )
     parser.add_argument(
         "--only",
@@ -66,7 +66,7 @@ async def measure(names: Sequence[str]) -> Figures:
     async with servers() as (kafka, mongo):
         for name in names:
             _log.info("measuring %s", name)
-            # A Runfold of its own for each part, so that none meets the runs of another.
+            # Each part has its own topics and database, so that it sees no runs of another part.
             own = f"bench-{uuid4().hex[:8]}"
             figures += await PARTS[name](Settings(kafka=kafka, mongo=mongo, prefix=own, database=own))
     return figures
@@ -74,14 +74,14 @@ async def measure(names: Sequence[str]) -> Figures:
 
 @asynccontextmanager
 async def servers() -> AsyncIterator[tuple[str, str]]:
-    """Addresses of Kafka and MongoDB."""
+    """The addresses of Kafka and MongoDB, running for the length of the block."""
     kafka, mongo = os.environ.get("RUNFOLD_TEST_KAFKA"), os.environ.get("RUNFOLD_TEST_MONGO")
     if kafka and mongo:
         yield kafka, mongo
         return
     with tempfile.TemporaryDirectory(prefix="runfold-bench-", ignore_cleanup_errors=True) as folder:
-        # With the default heap the broker spends its time in the collector when thousands of idle
-        # runs are open.
+        # With the default heap the broker spends its time in the garbage collector when thousands
+        # of idle runs are open.
         async with LocalStack(data_dir=Path(folder), kafka_heap_mb=2048, progress=_log.info) as stack:
             yield stack.kafka, stack.mongo
 

@@ -1,5 +1,5 @@
-"""How fast an ADK agent's sessions are, beside ADK's own DatabaseSessionService on a SQLite file,
-in one run.
+"""Measures the sessions of an ADK agent, compared with ADK's own DatabaseSessionService on a SQLite
+file in the same run.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ READINGS = 15
 
 
 async def sessions(settings: Settings) -> Figures:
-    """Appending and reading, ours and theirs in turn, so that both meet the same machine."""
+    """Appends and reads with both services in turns, so that other load affects both."""
     async with (
         serving(settings, "projector"),
         serving(settings, "api") as api,
@@ -115,7 +115,7 @@ async def _together(service: BaseSessionService) -> float:
 
 
 async def _rate(service: BaseSessionService, session: Session, seconds: float) -> float:
-    """Appends a second, for so many seconds."""
+    """The number of appends per second, measured for `seconds`."""
     began, count = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - began) < seconds:
         await service.append_event(session, _event(count))
@@ -131,12 +131,12 @@ async def _filled(service: BaseSessionService, events: int) -> Session:
 
 
 async def _filled_at_once(service: BaseSessionService, settings: Settings, events: int) -> Session:
-    """As `_filled`, in batches: one by one a hundred thousand of them take minutes."""
+    """The same as `_filled`, but in batches. One by one, 100,000 events take minutes."""
     session = await _created(service)
     async with direct_sessions(settings) as verbs:
         for begin in range(0, events, BATCH):
-            said = [framework_event(_event(number), {}) for number in range(begin, begin + BATCH)]
-            await verbs.append_batch(joined(APP, USER, session.id), said)
+            events = [framework_event(_event(number), {}) for number in range(begin, begin + BATCH)]
+            await verbs.append_batch(joined(APP, USER, session.id), events)
     return session
 
 
@@ -149,7 +149,7 @@ async def _get(service: BaseSessionService, session: Session, config: GetSession
 
 
 def _event(number: int) -> Event:
-    """A user's question, or a model's answer with what it cost, and now and then a change of
+    """A question of the user, or an answer of the model with its usage, sometimes with a change of
     state.
     """
     if number % 2 == 0:

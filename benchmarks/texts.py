@@ -1,6 +1,4 @@
-"""Texts that compress about as well as what people and models write: words of a vocabulary, each
-time other ones.
-"""
+"""Random texts that compress about as well as texts of people and models."""
 
 import random
 

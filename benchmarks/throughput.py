@@ -1,9 +1,8 @@
-"""How fast one projector worker folds a backlog, beside the raw limit: the same records consumed
-and the same bytes inserted as pages, with nothing decoded.
+"""Measures how fast one projector worker folds a backlog, compared with the raw limit: consuming
+the same records and inserting the same bytes as pages, without decoding.
 
-Both count from their first stored batch to their last one. They take turns on one log, so what else
-the machine does meanwhile meets both, and the ratio of two neighbours says more than either of
-them.
+Both are measured from the first stored batch to the last. They take turns on one log, so other load
+of the machine affects both, and the ratio of two neighbours says more than either time.
 """
 
 import asyncio
@@ -31,27 +30,27 @@ EVENT_BYTES = 590
 EVENTS = 300_000
 PAIRS = 5
 TARGETS = {100: 0.50, 1_000: 0.45}
-"""By the number of runs that the events are spread over: the least ratio of a worker to the raw
-limit.
-"""
+"""The target, by the number of runs: the lowest ratio of a worker to the raw limit."""
 
 _BATCH = 200
 _RUNS_AT_ONCE = 50
-"""More of them at once fill the producer's buffers faster than one broker empties them."""
+"""The number of concurrent publishers. More fill the producer's buffers faster than one broker
+empties them.
+"""
 
 _log = logging.getLogger(__name__)
 
 
 async def throughput(settings: Settings) -> Figures:
-    """Medians of all pairs; the ratio is the median of the pairs' ratios."""
+    """The medians of all pairs. The ratio is the median of the pairs' ratios."""
     collect_rarely()
     figures: Figures = []
     for runs, least in TARGETS.items():
         own = settings.model_copy(update={"prefix": f"{settings.prefix}-{runs}"})
         log_ids = await fill(own, runs=runs)
         pairs = [await _pair(own, log_ids) for _ in range(PAIRS)]
-        limit, worked = median(one for one, _ in pairs), median(one for _, one in pairs)
-        ratio = median(one / limit for limit, one in pairs)
+        limit, worked = median(raw for raw, _ in pairs), median(rate for _, rate in pairs)
+        ratio = median(rate / raw for raw, rate in pairs)
         backlog = f"backlog of {EVENTS:,} events of {EVENT_BYTES} bytes in {runs:,} runs"
         figures += [
             (f"one worker, {backlog}", "", f"{worked:,.0f} events/s (raw limit {limit:,.0f})"),
@@ -67,7 +66,7 @@ async def _pair(settings: Settings, log_ids: Mapping[str, str]) -> tuple[float, 
 
 
 async def fill(settings: Settings, *, runs: int) -> dict[str, str]:
-    """Opens runs and publishes events of 590 bytes to them; gives the topics with their log ids."""
+    """Opens runs and publishes events of 590 bytes. Returns the log ids by topic."""
     topics = {}
     async with Runfold.of(settings.log()) as runfold:
         for begin in range(0, runs, _RUNS_AT_ONCE):
@@ -88,8 +87,8 @@ async def _publish(run: Run, count: int) -> None:
 
 
 async def raw(settings: Settings, log_ids: Mapping[str, str]) -> float:
-    """Consumes and inserts pages of the same bytes, nothing decoded; inserts overlap with fetches
-    as in the worker.
+    """Consumes records and inserts pages of the same bytes without decoding. Inserts overlap with
+    fetches, as in the worker.
     """
     edition = new_edition()
     async with connect(settings.mongo, settings.database) as database, Tail.connect(settings.log()) as tail:
@@ -148,15 +147,15 @@ async def _insert(
 
 
 async def worker(settings: Settings) -> float:
-    """A worker on an edition of its own, with everything that it does in a service."""
+    """A worker on an edition of its own, with all its tasks as in a service."""
     edition = new_edition()
     async with connect(settings.mongo, settings.database) as database:
-        async with connect_worker(settings, database, edition) as one:
-            working = asyncio.create_task(one.work())
-            while not (before := one.events):
+        async with connect_worker(settings, database, edition) as worker:
+            working = asyncio.create_task(worker.work())
+            while not (before := worker.events):
                 await asyncio.sleep(0.001)
             began = time.perf_counter()
-            while one.events < EVENTS:
+            while worker.events < EVENTS:
                 await asyncio.sleep(0.005)
             took = time.perf_counter() - began
             working.cancel()

@@ -154,9 +154,7 @@ class Ledger:
 
 
 class Draft(NamedTuple):
-    """A message of a streamed ledger. It lacks only the tool results that follow later in the
-    log.
-    """
+    """A message of a streamed ledger, without the tool results that follow later in the log."""
 
     role: Role
     parts: Sequence[Fields | Place]
@@ -188,7 +186,7 @@ class LedgerStream:
 
         stream = LedgerStream(planner.plan())              # made from the same events
         async for place, event in read():                  # expanded (`amendments`)
-            for draft in stream.feed(place, event):    # after the last event: stream.finish()
+            for draft in stream.feed(place, event):        # after the last event: stream.finish()
                 yield draft.message({late: await read_one(late) for late in draft.late})
 
     It holds one exchange: an assistant message and the results that arrived while the message was

@@ -32,8 +32,7 @@ class PortionFold:
             if is_from_outside:
                 drafts += stream.finish()
             finished = stream.feed(place, event)
-            # Only whole records are read again, so a later event of the same record is no
-            # beginning.
+            # Only whole records are read again, so a fold never begins within a record.
             if (is_from_outside or finished) and is_first(place):
                 self.offset = offset_of(place)
                 self.closed = self._count + len(drafts) + (0 if is_from_outside else len(finished))

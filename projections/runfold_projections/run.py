@@ -74,9 +74,7 @@ class TokenTotals(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """A run after the first `next_offset` records of its log. Times are the producers'
-    `timestamp`.
-    """
+    """A run after the first `next_offset` records of its log. Times are the producers'."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -101,9 +99,7 @@ class RunRecord(BaseModel):
 
 
 def fold(record: RunRecord, admitted: Iterable[Admitted]) -> RunRecord:
-    """The record after further records of its log. Any division of the log gives the same
-    result.
-    """
+    """The record after further records of the log, which may be divided in any way."""
     counts, exceptions = dict(record.counts), dict(record.exceptions)
     changes: dict[str, Any] = {"counts": counts, "exceptions": exceptions}
     last: AnyEvent | None = None

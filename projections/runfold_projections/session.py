@@ -35,9 +35,7 @@ _SCOPES: Final = {"app": APP_PREFIX, "user": USER_PREFIX}
 
 
 class SessionRecord(BaseModel):
-    """A session, folded from its own events. The conversation is in the log of the session's
-    run.
-    """
+    """A session, folded from its own events. The log of its run has the conversation."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -70,7 +70,7 @@ async def test_a_port_that_is_taken_is_told_before_anything_is_started(tmp_path:
         (["--kafka-port=0"], 2, "error: --kafka-port: 0 is not a port: choose one from 1 to 65535"),
         (["--port=65535"], 2, "error: --port: Input should be less than or equal to 65534"),
         (["--kafka-port=8081"], 2, "error: --kafka-port: 8081 is also the port of --port"),
-        (["--data=README.md/x"], 1, "error: no data can be kept in "),
+        (["--data=README.md/x"], 1, "error: data cannot be stored in "),
     ],
 )
 async def test_an_option_that_makes_no_sense_is_one_line(

@@ -87,7 +87,7 @@ async def test_both_servers_die_with_an_owner_that_is_killed_and_free_its_direct
     async with asyncio.timeout(DEADLINE_SECONDS):
         pids = json.loads(await owner.stdout.readline())
     monkeypatch.setattr(stack_module, "LOCK_SECONDS", 0)
-    with pytest.raises(InUseError, match=f"in use by process {owner.pid}: stop that one"):
+    with pytest.raises(InUseError, match=f"in use by process {owner.pid}: stop that process"):
         await LocalStack(data_dir=tmp_path).__aenter__()
 
     owner.kill()
@@ -188,7 +188,7 @@ async def test_a_file_is_no_data_directory(tmp_path):
     file = tmp_path / "file"
     file.touch()
 
-    with pytest.raises(DirectoryError, match=rf"no data can be kept in {file} \(it is a file\)"):
+    with pytest.raises(DirectoryError, match=rf"data cannot be stored in {file} \(it is a file\)"):
         await LocalStack(data_dir=file).__aenter__()
 
 

@@ -378,12 +378,12 @@ async def test_a_refusal_names_the_setting_and_is_not_repeated_nor_does_it_tell_
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (lambda _: (200, b"<html>"), "no list of embeddings"),
-        (lambda _: (200, b'{"data": [{"index": 0, "embedding": [1.0'), "no list of embeddings"),
-        (lambda _: (200, b"\xff\xfe"), "no list of embeddings"),
-        (lambda _: (200, b'{"data": [{"index": 0, "embedding": [NaN]}]}'), "no list of embeddings"),
-        (lambda _: (200, b'{"data": [{"index": 0, "embedding": "AAAA"}]}'), "no list of embeddings"),
-        (lambda _: (200, b"{}"), "no list of embeddings"),
+        (lambda _: (200, b"<html>"), "not a list of embeddings"),
+        (lambda _: (200, b'{"data": [{"index": 0, "embedding": [1.0'), "not a list of embeddings"),
+        (lambda _: (200, b"\xff\xfe"), "not a list of embeddings"),
+        (lambda _: (200, b'{"data": [{"index": 0, "embedding": [NaN]}]}'), "not a list of embeddings"),
+        (lambda _: (200, b'{"data": [{"index": 0, "embedding": "AAAA"}]}'), "not a list of embeddings"),
+        (lambda _: (200, b"{}"), "not a list of embeddings"),
         (said([1, 2]), "answer to 2 texts has 1 embeddings"),
         (said([1, 2], [1, 2], [1, 2]), "answer to 2 texts has 3 embeddings"),
         (said([0, 0], [1, 2]), "all of it is 0"),
@@ -413,5 +413,5 @@ async def test_a_length_that_changes_is_told():
 
 
 def test_a_url_that_is_none_is_refused():
-    with pytest.raises(ConfigurationError, match="RUNFOLD_EMBEDDING_URL is no URL"):
+    with pytest.raises(ConfigurationError, match="RUNFOLD_EMBEDDING_URL is not a URL"):
         OpenAICompatibleEmbedder("http://host:port", model="m")

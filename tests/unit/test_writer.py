@@ -188,6 +188,6 @@ def test_what_there_is_no_room_for_is_left_to_be_folded_again():
     }
     assert unsaved.to_fold_again() == []
 
-    unsaved.forwarded(unsaved.waiting())
+    unsaved.mark_forwarded(unsaved.waiting())
 
     assert [one.state.run_id for one in unsaved.to_fold_again()] == ["small"]

@@ -1,8 +1,8 @@
-"""Model providers: a ledger as their request (`encode`), their response as events (`recorder`),
-what they would refuse (`validate`), and the events that mend it (`repair`).
+"""Model providers: encodes a ledger as a request (`encode`), records a response as events
+(`recorder`), and finds the parts that a provider would refuse (`validate`).
 
-One module a provider. They are pure and import no SDK: requests are dicts, and responses may be an
-SDK's objects or JSON.
+Each provider has a module. The modules are pure and import no SDK: requests are dictionaries, and
+responses may be objects of an SDK or JSON.
 """
 
 from runfold_projections.providers.encoding import Encoded, Lossy

@@ -1,6 +1,7 @@
-"""Anthropic's Messages: a ledger as their request, their responses and streams as events.
+"""Anthropic's Messages API: encodes a ledger as a request, and records responses and streams as
+events.
 
-The rules are those of the Messages API: what it documents, and what its errors say.
+The rules come from the documentation and the error messages of the Messages API.
 """
 
 import json
@@ -32,9 +33,9 @@ _Block = dict[str, Any]
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
-# The rules: "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'" and "`tool_use` ids must
-# be unique", in all of the conversation; names are up to 128 of these. How long an id may be is not
-# said: 64 is what the strictest provider takes.
+# The API's rules: "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'" and "`tool_use` ids
+# must be unique", in the whole conversation. Names have up to 128 of these characters. The API does
+# not document the length of ids; 64 is the limit of the strictest provider.
 _LIMITS: Final = Limits(id_illegal=_ILLEGAL, id_max=64, name_illegal=_ILLEGAL, name_max=128, ids_unique=True)
 
 _IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -48,36 +49,36 @@ _HOLDS: Final[Mapping[Role, frozenset[str]]] = {
 
 
 def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
-    """`system`, if there is any, and `messages`. Adjacent messages of one role stay: the API joins
-    them itself.
+    """The request's `messages`, and `system` if the ledger has system messages. Adjacent messages
+    of the same role stay separate, because the API merges them.
     """
     encoding = Encoding("anthropic", _LIMITS, lossy)
     system: list[_Block] = []
-    spoken: list[_Block] = []
-    # Whether the user has said more than results since the assistant spoke.
-    begun = asked = False
+    conversation: list[_Block] = []
+    # Whether the user's messages since the last assistant message hold more than results.
+    has_begun = has_more = False
     for message in encoding.messages(messages):
         if message.role == "system":
-            system += _instructions(encoding, message, begun=begun)
+            system += _instructions(encoding, message, has_begun=has_begun)
             continue
-        begun = True
-        blocks, more = _blocks(encoding, message, asked=asked)
-        asked = more and message.role == "user"
+        has_begun = True
+        blocks, has_more = _blocks(encoding, message, has_more=has_more)
+        has_more = has_more and message.role == "user"
         if blocks:
-            spoken.append({"role": message.role, "content": blocks})
-    return encoding.encoded({"system": system, "messages": spoken} if system else {"messages": spoken})
+            conversation.append({"role": message.role, "content": blocks})
+    return encoding.finish({**({"system": system} if system else {}), "messages": conversation})
 
 
-def _instructions(encoding: Encoding, message: Message, *, begun: bool) -> list[_Block]:
-    if not begun:
-        return _blocks(encoding, message, asked=False)[0]
+def _instructions(encoding: Encoding, message: Message, *, has_begun: bool) -> list[_Block]:
+    if not has_begun:
+        return _blocks(encoding, message, has_more=False)[0]
     for _ in encoding.parts(message):
-        encoding.refuse("a system message stands before the conversation, never within it")
+        encoding.refuse("a system message must be before the conversation, not within it")
     return []
 
 
-def _blocks(encoding: Encoding, message: Message, *, asked: bool) -> tuple[list[_Block], bool]:
-    """A message's blocks, and whether there is now more than results.
+def _blocks(encoding: Encoding, message: Message, *, has_more: bool) -> tuple[list[_Block], bool]:
+    """A message's blocks, and whether the user's messages now hold more than results.
 
     "tool_result blocks must come first in the content array; any text must come after all tool
     results."
@@ -85,21 +86,21 @@ def _blocks(encoding: Encoding, message: Message, *, asked: bool) -> tuple[list[
     blocks: list[_Block] = []
     for part in encoding.parts(message):
         if part.type not in _HOLDS[message.role]:
-            encoding.refuse(f"a message of the {message.role} holds no {part.type}")
-        elif (block := _block(encoding, part, asked=asked)) is not None:
+            encoding.refuse(f"a message of the {message.role} cannot hold {part.type} parts")
+        elif (block := _block(encoding, part, has_more=has_more)) is not None:
             blocks.append(block)
-            asked = asked or part.type != "tool_result"
-    return blocks, asked
+            has_more = has_more or part.type != "tool_result"
+    return blocks, has_more
 
 
-def _block(encoding: Encoding, part: Part, *, asked: bool) -> _Block | None:
+def _block(encoding: Encoding, part: Part, *, has_more: bool) -> _Block | None:
     match part:
         case TextPart():
             return _text(encoding, part)
         case ToolUsePart():
             return _call(encoding, part)
         case ToolResultPart():
-            return _result(encoding, part, asked=asked)
+            return _result(encoding, part, has_more=has_more)
         case ThinkingPart():
             return _thinking(encoding, part)
         case ImagePart():
@@ -116,55 +117,59 @@ def _text(encoding: Encoding, part: TextPart) -> _Block | None:
     if not part.text or part.text.isspace():
         encoding.leave_out("text content blocks must contain non-whitespace text", rule="text-not-blank")
         return None
-    return _with_own(part, {"type": "text", "text": part.text})
+    return _with_provider_data(part, {"type": "text", "text": part.text})
 
 
 def _call(encoding: Encoding, part: ToolUsePart) -> _Block | None:
     if not isinstance(part.input, dict):
         encoding.refuse(
-            f"the input of tool_use {part.id!r} is no object", rule="input-is-object", tool_use_id=part.id
+            f"the input of tool_use {part.id!r} is not an object", rule="input-is-object", tool_use_id=part.id
         )
         return None
     call = encoding.call(part)
-    return _with_own(part, {"type": "tool_use", "id": call.id, "name": call.name, "input": part.input})
+    return _with_provider_data(
+        part, {"type": "tool_use", "id": call.id, "name": call.name, "input": part.input}
+    )
 
 
 def _thinking(encoding: Encoding, part: ThinkingPart) -> _Block | None:
     if part.provider_data and "anthropic" not in part.provider_data:
-        encoding.refuse(f"thinking of {', '.join(part.provider_data)} is not signed for it")
+        encoding.refuse(f"thinking of {', '.join(part.provider_data)} is not signed by Anthropic")
         return None
     if part.redacted:
-        return _with_own(part, {"type": "redacted_thinking", "data": part.redacted})
+        return _with_provider_data(part, {"type": "redacted_thinking", "data": part.redacted})
     if part.signature:
-        return _with_own(part, {"type": "thinking", "thinking": part.text, "signature": part.signature})
+        return _with_provider_data(
+            part, {"type": "thinking", "thinking": part.text, "signature": part.signature}
+        )
     encoding.refuse("thinking without a signature")
     return None
 
 
 def _opaque(encoding: Encoding, part: OpaquePart) -> _Block | None:
     if part.provider != "anthropic" or not isinstance(part.content, dict):
-        encoding.refuse(f"a block that only {part.provider} understands")
+        encoding.refuse(f"only {part.provider} understands the block")
         return None
     return part.content
 
 
-def _result(encoding: Encoding, part: ToolResultPart, *, asked: bool) -> _Block | None:
-    call = encoding.answered(part)
+def _result(encoding: Encoding, part: ToolResultPart, *, has_more: bool) -> _Block | None:
+    call = encoding.match_call(part)
     if call is None:
         return None
-    if asked:
-        why = "the results of tools come before all else that the user says"
+    if has_more:
+        why = "tool results must be before all else in the user's message"
         encoding.refuse(why, tool_use_id=part.tool_use_id)
         return None
     block: _Block = {"type": "tool_result", "tool_use_id": call.id}
     text = text_of(part.content)
     if text.isspace():
-        # Refused as every blank text is; as JSON it has its quotes.
+        # The API refuses blank text. As JSON the text has quotes.
         text = json.dumps(text)
     if part.attachments:
-        attached = [_block(encoding, attachment, asked=asked) for attachment in part.attachments]
-        said = [{"type": "text", "text": text}] if text else []
-        block["content"] = said + [medium for medium in attached if medium]
+        media = [_block(encoding, attachment, has_more=has_more) for attachment in part.attachments]
+        texts = [{"type": "text", "text": text}] if text else []
+        block["content"] = texts + [medium for medium in media if medium]
     elif text:
         block["content"] = text
     if part.is_error:
@@ -175,10 +180,10 @@ def _result(encoding: Encoding, part: ToolResultPart, *, asked: bool) -> _Block 
 def _image(encoding: Encoding, part: ImagePart) -> _Block | None:
     source = None
     if part.media_type and part.media_type not in _IMAGES:
-        encoding.refuse(f"an image of {part.media_type}: it takes jpeg, png, gif and webp")
+        encoding.refuse(f"an image of type {part.media_type}: Anthropic accepts jpeg, png, gif and webp")
     else:
         source = _source(encoding, part)
-    return source and _with_own(part, {"type": "image", "source": source})
+    return source and _with_provider_data(part, {"type": "image", "source": source})
 
 
 def _document(encoding: Encoding, part: DocumentPart) -> _Block | None:
@@ -186,10 +191,10 @@ def _document(encoding: Encoding, part: DocumentPart) -> _Block | None:
     if part.data is not None and part.media_type.startswith("text/"):
         source = _plain_text(encoding, part.data, part.media_type)
     elif part.media_type not in ("application/pdf", ""):
-        encoding.refuse(f"a document of {part.media_type}: it takes PDF, and text as data")
+        encoding.refuse(f"a document of type {part.media_type}: Anthropic accepts PDF, and text as data")
     else:
         source = _source(encoding, part)
-    block = source and _with_own(part, {"type": "document", "source": source})
+    block = source and _with_provider_data(part, {"type": "document", "source": source})
     return {**block, "title": part.name} if block and part.name else block
 
 
@@ -199,48 +204,46 @@ def _source(encoding: Encoding, part: ImagePart | DocumentPart) -> _Block | None
     if part.url and part.url.startswith("https://"):
         return {"type": "url", "url": part.url}
     encoding.refuse(
-        f"{part.type} at {part.url!r}: it fetches https only" if part.url else f"an empty {part.type}"
+        f"{part.type} at {part.url!r}: Anthropic fetches https only" if part.url else f"an empty {part.type}"
     )
     return None
 
 
 def _plain_text(encoding: Encoding, data: str, media_type: str) -> _Block | None:
-    """Any kind of text goes as plain text, the one kind that there is: what it says is the same."""
+    """The source of a text document. The API only knows plain text, so any text type becomes it."""
     try:
         text = b64decode(data).decode()
     except UnicodeDecodeError:
         encoding.refuse(f"a document of {media_type} that is not UTF-8")
         return None
     if not text or text.isspace():
-        encoding.refuse(f"a document of {media_type} that says nothing")
+        encoding.refuse(f"a document of {media_type} without text")
         return None
     return {"type": "text", "media_type": "text/plain", "data": text}
 
 
-def _with_own(part: Part, block: _Block) -> _Block:
-    """The block with what only Anthropic understands of the part: its citations, its
-    cache_control.
-    """
-    data = getattr(part, "provider_data", None)
-    own = data.get("anthropic") if data else None
-    return {**own, **block} if own else block
+def _with_provider_data(part: Part, block: _Block) -> _Block:
+    """The block with the part's data for Anthropic only: citations, cache_control and others."""
+    by_provider = getattr(part, "provider_data", None)
+    data = by_provider.get("anthropic") if by_provider else None
+    return {**data, **block} if data else block
 
 
 _BEGINNINGS: Final = frozenset({"message_start", "content_block_start", "content_block_delta"})
 
-# What the SDK's stream helper says besides the events of the API, and of the same.
-_SAID_TWICE: Final = frozenset(
+# Events of the SDK's stream helper that repeat events of the API.
+_REPEATED: Final = frozenset(
     {"ping", "text", "thinking", "input_json", "signature", "citation", "compaction"}
 )
 
 _OPAQUE: Final = re.compile(
     r"redacted_thinking|server_tool_use|mcp_tool_use|container_upload|compaction|\w+_tool_result"
 )
-"""The blocks that are known and have no word here; others are kept with a fault."""
+"""The known kinds of blocks for which Runfold has no kind. Other blocks are kept with a fault."""
 
 
 def recognizes(response: Any) -> bool:
-    """Whether this is a Message, or one of the events with which its stream can begin."""
+    """Whether this is a Message, or an event with which a stream can begin."""
     kind = get(response, "type")
     if kind == "message":
         return get(response, "role") == "assistant" and isinstance(get(response, "content"), list)
@@ -254,10 +257,10 @@ class AnthropicRecorder:
 
     def __init__(self, tool_names: Mapping[str, str]) -> None:
         self.blocks = Blocks("anthropic", tool_names=tool_names, arguments_are_text=False)
-        # By index: the citations of a text, the kept blocks and the pieces of their inputs, the
-        # calls that began whole.
+        # By index: the citations of a text, the opaque blocks with the pieces of their inputs, and
+        # the calls that began with their whole input.
         self._citations: dict[int, list[Any]] = {}
-        self._kept: dict[int, tuple[_Block, list[str]]] = {}
+        self._opaque_blocks: dict[int, tuple[_Block, list[str]]] = {}
         self._whole: set[int] = set()
 
     def response(self, response: Any) -> Sequence[Data]:
@@ -291,7 +294,7 @@ class AnthropicRecorder:
             case "error":
                 self.blocks.unfinished = True
                 self.blocks.fault(f"the stream broke off: {plain(get(chunk, 'error'))!r:.200}")
-            case str() if kind in _SAID_TWICE:
+            case str() if kind in _REPEATED:
                 pass
             case _:
                 return [self._unknown(chunk, "event")]
@@ -303,7 +306,7 @@ class AnthropicRecorder:
         self._usage(get(message, "usage"))
 
     def _tail(self, message: Any) -> None:
-        """The end of a message: its members are the message's own, or a `message_delta`'s."""
+        """Reads the end of a message from the message itself or from a `message_delta`."""
         reason = get(message, "stop_reason") or get(get(message, "delta"), "stop_reason")
         self.blocks.stop_reason = whole(self.blocks.string(reason)) or self.blocks.stop_reason
         self._usage(get(message, "usage"))
@@ -322,48 +325,46 @@ class AnthropicRecorder:
         match get(block, "type"):
             case "text":
                 blocks.text(index, blocks.string(get(block, "text")))
-                self._keep(index, block, but=("text",))
+                self._keep(index, block, without=("text",))
             case "thinking":
                 signature = blocks.string(get(block, "signature"))
                 blocks.thinking(index, blocks.string(get(block, "thinking")), signature=signature)
-                self._keep(index, block, but=("thinking", "signature"))
+                self._keep(index, block, without=("thinking", "signature"))
             case "redacted_thinking" if is_base64(get(block, "data")):
                 blocks.thinking(index, redacted=get(block, "data"))
             case "tool_use":
                 tool_id, name = blocks.string(get(block, "id")), blocks.string(get(block, "name"))
                 blocks.call(index, tool_id=tool_id, name=name)
-                self._keep(index, block, but=("id", "name", "input"))
+                self._keep(index, block, without=("id", "name", "input"))
                 self._input(index, get(block, "input"), name)
             case str() as kind:
                 if not _OPAQUE.fullmatch(kind):
                     blocks.fault(f"a block of the unknown kind {kind!r:.100}")
-                self._kept[index] = (plain(block), [])
-                blocks.other(index, self._kept[index][0])
+                self._opaque_blocks[index] = (plain(block), [])
+                blocks.other(index, self._opaque_blocks[index][0])
             case _:
                 blocks.fault(f"a block without a kind: {plain(block)!r:.100}")
                 blocks.other(index, plain(block), usable=False)
 
-    def _keep(self, index: int, block: Any, *, but: tuple[str, ...]) -> None:
-        """What else the block says is for Anthropic alone. A stream says null where it says nothing
-        yet.
-        """
-        said = {name: value for name, value in plain(block).items() if name not in ("type", *but)}
-        self.blocks.keep(index, {name: value for name, value in said.items() if value not in (None, [])})
-        if isinstance(said.get("citations"), list):
-            self._citations[index] = said["citations"]
+    def _keep(self, index: int, block: Any, *, without: tuple[str, ...]) -> None:
+        """Keeps the other members of the block for Anthropic only. A stream may send null first."""
+        members = {name: value for name, value in plain(block).items() if name not in ("type", *without)}
+        self.blocks.keep(index, {name: value for name, value in members.items() if value not in (None, [])})
+        if isinstance(members.get("citations"), list):
+            self._citations[index] = members["citations"]
 
-    def _input(self, index: int, given: Any, name: str) -> None:
-        # A stream begins with an empty input, and its text follows.
-        if given is not None and given != {}:
-            if not isinstance(given, Mapping):
-                self.blocks.fault(f"the arguments of {name!r} are no object")
-            self.blocks.arguments(index, plain(given))
+    def _input(self, index: int, arguments: Any, name: str) -> None:
+        # A stream begins with an empty input, and the text of the input follows.
+        if arguments is not None and arguments != {}:
+            if not isinstance(arguments, Mapping):
+                self.blocks.fault(f"the arguments of {name!r} are not an object")
+            self.blocks.arguments(index, plain(arguments))
             self._whole.add(index)
 
     def _delta(self, index: int, delta: Any) -> Sequence[Data]:
         blocks, kind = self.blocks, get(delta, "type")
-        if self._kept and index in self._kept:
-            return self._more_of_kept(index, delta)
+        if self._opaque_blocks and index in self._opaque_blocks:
+            return self._more_of_opaque(index, delta)
         match kind:
             case "text_delta":
                 blocks.text(index, blocks.string(get(delta, "text")))
@@ -387,27 +388,29 @@ class AnthropicRecorder:
             self.blocks.arguments(index, None)
         self.blocks.arguments_text(index, piece)
 
-    def _more_of_kept(self, index: int, delta: Any) -> Sequence[Data]:
-        content, pieces = self._kept[index]
+    def _more_of_opaque(self, index: int, delta: Any) -> Sequence[Data]:
+        content, pieces = self._opaque_blocks[index]
         if get(delta, "type") != "input_json_delta":
             return [self._unknown(delta, "delta")]
         pieces.append(self.blocks.string(get(delta, "partial_json")))
-        # What has arrived, should it break off.
+        # The pieces so far, in case the stream breaks off.
         content["input"] = pieces
         return ()
 
     def _stop(self, index: int) -> Sequence[Data]:
-        content, pieces = self._kept.pop(index, ({}, []))
+        content, pieces = self._opaque_blocks.pop(index, ({}, []))
         if pieces:
             text = "".join(pieces)
             try:
                 content["input"] = plain(json.loads(text)) if text else {}
             except (ValueError, RecursionError):
-                self.blocks.fault(f"the input of a {content['type']} is no JSON")
+                self.blocks.fault(f"the input of a {content['type']} is not JSON")
                 self.blocks.other(index, {**content, "input": plain(text)}, usable=False)
         return self.blocks.close(index)
 
-    def _unknown(self, said: Any, what: str) -> ProviderPart:
-        """What has no place is in the log as it came, and in no ledger."""
-        self.blocks.fault(f"an unknown {what} of the stream: {plain(said)!r:.100}")
-        return ProviderPart(content=plain(said), finished=False)
+    def _unknown(self, content: Any, kind: str) -> ProviderPart:
+        """An event for an unknown part of the stream. The log has it unchanged, the ledger omits
+        it.
+        """
+        self.blocks.fault(f"an unknown {kind} of the stream: {plain(content)!r:.100}")
+        return ProviderPart(content=plain(content), finished=False)

@@ -1,9 +1,8 @@
-"""Bedrock's Converse and ConverseStream: a ledger as boto3's arguments. Their responses are
-`bedrock_recording`'s.
+"""Bedrock's Converse and ConverseStream: encodes a ledger as arguments of boto3.
+`bedrock_recording` records the responses.
 
-The rules are those of the Converse API: its service model, what it documents, and what its errors
-say. Where models differ the strictest rule holds, which is Claude's. In the ledger bytes are
-base64, as they are on the wire.
+The rules come from the service model, the documentation and the error messages of the Converse API.
+If models differ, the strictest rule applies, which is Claude's. The ledger holds bytes as base64.
 """
 
 import json
@@ -13,7 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, assert_never
 
 from runfold_projections.providers.bedrock_recording import BedrockRecorder, recognizes
-from runfold_projections.providers.encoding import Encoded, Encoding, Limits, Lossy, Used, joined, text_of
+from runfold_projections.providers.encoding import (
+    Encoded,
+    Encoding,
+    Limits,
+    Lossy,
+    UniqueNames,
+    merge_adjacent,
+    text_of,
+)
 from runfold_projections.providers.recording import is_base64
 from runfold_schemas.messages import (
     DocumentPart,
@@ -34,8 +41,8 @@ _Block = dict[str, Any]
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
-# The service takes "." and ":" in ids too, Claude behind it does not; its "`tool_use` ids must be
-# unique".
+# The service accepts "." and ":" in ids too, but Claude does not. Claude's rule: "`tool_use` ids
+# must be unique".
 _LIMITS: Final = Limits(id_illegal=_ILLEGAL, id_max=64, name_illegal=_ILLEGAL, name_max=64, ids_unique=True)
 
 _IMAGES: Final[Mapping[str, str]] = {
@@ -71,10 +78,10 @@ _HOLDS: Final[Mapping[Role, frozenset[str]]] = {
 
 
 def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
-    """`system`, if there is any, and `messages`, in which roles alternate: Converse refuses two of
-    one role in a row.
+    """The request's `messages`, and `system` if the ledger has system messages. Roles alternate,
+    because Converse refuses two messages of the same role in a row.
     """
-    return _Converse(lossy).encoded(messages)
+    return _Converse(lossy).encode(messages)
 
 
 class _Converse:
@@ -83,51 +90,51 @@ class _Converse:
     def __init__(self, lossy: Lossy) -> None:
         self._encoding = Encoding("bedrock", _LIMITS, lossy)
         # "Messages can't contain duplicate document names."
-        self._names = Used(_NAME_MAX)
-        # Whether the user has said more than results since the assistant spoke, and whether that
-        # has text in it.
-        self._asked = self._texted = False
+        self._names = UniqueNames(_NAME_MAX)
+        # Whether the user's messages since the last assistant message hold more than results, and
+        # whether they hold text.
+        self._has_more = self._has_text = False
 
-    def encoded(self, messages: Sequence[Message]) -> Encoded:
+    def encode(self, messages: Sequence[Message]) -> Encoded:
         system: list[_Block] = []
-        spoken: list[tuple[Role, list[_Block]]] = []
+        turns: list[tuple[Role, list[_Block]]] = []
         for message in self._encoding.messages(messages):
             if message.role == "system":
-                system += self._instructions(message, begun=bool(spoken))
+                system += self._instructions(message, has_begun=bool(turns))
                 continue
             if message.role == "assistant":
-                self._asked = self._texted = False
-            spoken.append((message.role, self._blocks(message)))
+                self._has_more = self._has_text = False
+            turns.append((message.role, self._blocks(message)))
         body: dict[str, Any] = {"system": system} if system else {}
-        body["messages"] = [{"role": role, "content": blocks} for role, blocks in joined(spoken)]
-        return self._encoding.encoded(body)
+        body["messages"] = [{"role": role, "content": blocks} for role, blocks in merge_adjacent(turns)]
+        return self._encoding.finish(body)
 
-    def _instructions(self, message: Message, *, begun: bool) -> list[_Block]:
-        if not begun:
+    def _instructions(self, message: Message, *, has_begun: bool) -> list[_Block]:
+        if not has_begun:
             return self._blocks(message)
         for _ in self._encoding.parts(message):
-            self._encoding.refuse("a system message stands before the conversation, never within it")
+            self._encoding.refuse("a system message must be before the conversation, not within it")
         return []
 
     def _blocks(self, message: Message) -> list[_Block]:
         blocks: list[_Block] = []
         for part in self._encoding.parts(message):
             if part.type not in _HOLDS[message.role]:
-                self._encoding.refuse(f"a message of the {message.role} holds no {part.type}")
-            elif part.type == "document" and not self._has_text(message):
+                self._encoding.refuse(f"a message of the {message.role} cannot hold {part.type} parts")
+            elif part.type == "document" and not self._accompanies_document(message):
                 self._encoding.refuse("a document needs a text in its message")
             elif (block := self._block(part)) is not None:
                 blocks.append(block)
                 if message.role == "user":
-                    self._asked = self._asked or part.type != "tool_result"
-                    self._texted = self._texted or part.type == "text"
+                    self._has_more = self._has_more or part.type != "tool_result"
+                    self._has_text = self._has_text or part.type == "text"
         return blocks
 
-    def _has_text(self, message: Message) -> bool:
-        """Whether the user says something beside a document; what follows in another message is not
-        known yet.
+    def _accompanies_document(self, message: Message) -> bool:
+        """Whether a document in the message is accompanied by text. Later messages do not count,
+        because they are not read yet.
         """
-        return self._texted or any(
+        return self._has_text or any(
             isinstance(part, TextPart) and not _blank(part.text) for part in message.parts
         )
 
@@ -156,21 +163,23 @@ class _Converse:
                 "text content blocks must contain non-whitespace text", rule="text-not-blank"
             )
             return None
-        if citations := _own(part).get("citations"):
+        if citations := _provider_data(part).get("citations"):
             return {"citationsContent": {"content": [{"text": part.text}], "citations": citations}}
         return {"text": part.text}
 
     def _call(self, part: ToolUsePart) -> _Block | None:
         if not isinstance(part.input, dict):
-            why = f"the input of tool_use {part.id!r} is no object"
+            why = f"the input of tool_use {part.id!r} is not an object"
             self._encoding.refuse(why, rule="input-is-object", tool_use_id=part.id)
             return None
         call = self._encoding.call(part)
-        return {"toolUse": {**_own(part), "toolUseId": call.id, "name": call.name, "input": part.input}}
+        return {
+            "toolUse": {**_provider_data(part), "toolUseId": call.id, "name": call.name, "input": part.input}
+        }
 
     def _thinking(self, part: ThinkingPart) -> _Block | None:
         if part.provider_data and "bedrock" not in part.provider_data:
-            self._encoding.refuse(f"thinking of {', '.join(part.provider_data)} is not signed for it")
+            self._encoding.refuse(f"thinking of {', '.join(part.provider_data)} is not signed by Bedrock")
             return None
         if part.redacted:
             return {"reasoningContent": {"redactedContent": b64decode(part.redacted)}}
@@ -181,63 +190,65 @@ class _Converse:
 
     def _opaque(self, part: OpaquePart) -> _Block | None:
         if part.provider != "bedrock" or not isinstance(part.content, dict):
-            self._encoding.refuse(f"a block that only {part.provider} understands")
+            self._encoding.refuse(f"only {part.provider} understands the block")
             return None
         block: _Block = _with_bytes(part.content)
         return block
 
     def _result(self, part: ToolResultPart) -> _Block | None:
-        call = self._encoding.answered(part)
+        call = self._encoding.match_call(part)
         if call is None:
             return None
-        if self._asked:
-            # Claude's rule: results come first in what the user says.
-            why = "the results of tools come before all else that the user says"
+        if self._has_more:
+            # Claude's rule: results are first in the user's message.
+            why = "tool results must be before all else in the user's message"
             self._encoding.refuse(why, tool_use_id=part.tool_use_id)
             return None
-        attached = [self._block(attachment) for attachment in part.attachments]
-        content = [block for block in attached if block]
+        media = [self._block(attachment) for attachment in part.attachments]
+        content = [block for block in media if block]
         if part.content != "" or not content:
             content.insert(0, _result_content(part.content))
         result: _Block = {"toolUseId": call.id, "content": content}
-        # Not every model takes a status; only an error needs one.
+        # Not every model accepts a status, so only errors have one.
         return {"toolResult": {**result, "status": "error"} if part.is_error else result}
 
     def _image(self, part: ImagePart) -> _Block | None:
         picture = _format(part, _IMAGES)
         if picture is None:
             self._encoding.refuse(
-                f"an image of {part.media_type or part.url}: it takes png, jpeg, gif and webp"
+                f"an image of type {part.media_type or part.url}: Bedrock accepts png, jpeg, gif and webp"
             )
             return None
         source = self._source(part)
-        return {"image": {**_own(part), "format": picture, "source": source}} if source else None
+        return {"image": {**_provider_data(part), "format": picture, "source": source}} if source else None
 
     def _document(self, part: DocumentPart) -> _Block | None:
         kind = _format(part, _DOCUMENTS)
         if kind is None:
             self._encoding.refuse(
-                f"a document of {part.media_type or part.url}: it takes {', '.join(_DOCUMENTS.values())}"
+                f"a document of type {part.media_type or part.url}: Bedrock accepts"
+                f" {', '.join(_DOCUMENTS.values())}"
             )
             return None
         source = self._source(part)
         if source is None:
             return None
-        return {"document": {**_own(part), "format": kind, "name": self._name(part.name), "source": source}}
+        name = self._name(part.name)
+        return {"document": {**_provider_data(part), "format": kind, "name": name, "source": source}}
 
     def _name(self, name: str) -> str:
-        """ "Alphanumeric characters, whitespace characters (no more than one in a row), hyphens,
-        parentheses, square brackets".
+        """A legal and unique name. The API allows "alphanumeric characters, whitespace characters
+        (no more than one in a row), hyphens, parentheses, square brackets".
         """
         legal = " ".join(_NAME_ILLEGAL.sub("-", name).split())[:_NAME_MAX].strip()
-        return self._names.unused(legal or "document")
+        return self._names.claim(legal or "document")
 
     def _source(self, part: ImagePart | DocumentPart) -> _Block | None:
         if part.data:
             return {"bytes": b64decode(part.data)}
         if part.url and len(part.url) <= _S3_MAX and _S3.fullmatch(part.url):
             return {"s3Location": {"uri": part.url}}
-        why = f"{part.type} at {part.url!r}: it reads S3 only" if part.url else f"an empty {part.type}"
+        why = f"{part.type} at {part.url!r}: Bedrock reads S3 only" if part.url else f"an empty {part.type}"
         self._encoding.refuse(why)
         return None
 
@@ -246,25 +257,25 @@ def _blank(text: str) -> bool:
     return not text or text.isspace()
 
 
-def _own(part: TextPart | ToolUsePart | ImagePart | DocumentPart) -> Mapping[str, Any]:
-    """What only Bedrock understands of a part: a text's citations, a document's context."""
+def _provider_data(part: TextPart | ToolUsePart | ImagePart | DocumentPart) -> Mapping[str, Any]:
+    """The part's data for Bedrock only: citations of a text, context of a document."""
     return (part.provider_data and part.provider_data.get("bedrock")) or {}
 
 
 def _result_content(content: Any) -> _Block:
-    """An object as JSON, all else as text: "Provide a json object for the field" is the answer to
-    any other JSON.
+    """An object as JSON, any other content as text. For other JSON the API answers "Provide a json
+    object for the field".
     """
     if isinstance(content, dict):
         return {"json": content}
     text = text_of(content)
-    # Refused as every blank text is; as JSON it has its quotes.
+    # The API refuses blank text. As JSON the text has quotes.
     return {"text": json.dumps(text) if _blank(text) else text}
 
 
 def _format(part: ImagePart | DocumentPart, formats: Mapping[str, str]) -> str | None:
-    """Bedrock's word for the media type; of a reference that does without, its name's ending says
-    it.
+    """Bedrock's word for the media type. For a reference without a type, the ending of its URL
+    decides.
     """
     if part.media_type:
         return formats.get(part.media_type)
@@ -274,8 +285,8 @@ def _format(part: ImagePart | DocumentPart, formats: Mapping[str, str]) -> str |
 
 
 def _with_bytes(value: Any) -> Any:
-    """A kept block with its bytes as bytes again. A call's input and a result's JSON are the
-    tool's, and stay.
+    """A kept block with base64 decoded to bytes again. The input of a call and the JSON of a result
+    belong to the tool and stay unchanged.
     """
     if isinstance(value, list):
         return [_with_bytes(member) for member in value]

@@ -1,6 +1,4 @@
-"""What Bedrock's Converse and ConverseStream answer, as events. Bytes become base64, as they are on
-the wire.
-"""
+"""Records the responses of Bedrock's Converse and ConverseStream as events. Bytes become base64."""
 
 import json
 from base64 import b64decode
@@ -23,10 +21,11 @@ _OPAQUE: Final = frozenset(
     {"toolUse", "toolResult", "image", "document", "video", "audio", "searchResult"}
     | {"citationsContent", "reasoningContent", "guardContent", "cachePoint"}
 )
-"""The blocks that are known and may have no word here; others are kept with a fault."""
+"""The known kinds of blocks for which Runfold may have no kind. Other blocks are kept with a fault.
+"""
 
 _UNKNOWN: Final = "SDK_UNKNOWN_MEMBER"
-"""What boto3 puts in the place of a member that it is too old for: the content is lost."""
+"""The member that an old boto3 uses for members that it does not know. Their content is lost."""
 
 
 def recognizes(response: Any) -> bool:
@@ -46,11 +45,11 @@ class BedrockRecorder:
 
     def __init__(self, tool_names: Mapping[str, str]) -> None:
         self.blocks = Blocks("bedrock", tool_names=tool_names, arguments_are_text=False)
-        # By index: the citations of a text, the bytes of redacted thinking, the kept blocks and the
-        # pieces of their inputs.
+        # By index: the citations of a text, the bytes of redacted thinking, and the opaque blocks
+        # with the pieces of their inputs.
         self._citations: dict[int, list[Any]] = {}
         self._redacted: dict[int, bytes] = {}
-        self._kept: dict[int, tuple[_Block, list[str]]] = {}
+        self._opaque_blocks: dict[int, tuple[_Block, list[str]]] = {}
 
     def response(self, response: Any) -> Sequence[Data]:
         metadata = get(response, "ResponseMetadata")
@@ -83,10 +82,10 @@ class BedrockRecorder:
             return self._error(chunk)
         return ()
 
-    def _metadata(self, said: Any) -> None:
-        router = get(get(said, "trace"), "promptRouter")
+    def _metadata(self, metadata: Any) -> None:
+        router = get(get(metadata, "trace"), "promptRouter")
         self.blocks.model = whole(self.blocks.string(get(router, "invokedModelId"))) or None
-        if (usage := get(said, "usage")) is not None:
+        if (usage := get(metadata, "usage")) is not None:
             self.blocks.usage(
                 input_tokens=get(usage, "inputTokens"),
                 output_tokens=get(usage, "outputTokens"),
@@ -95,7 +94,7 @@ class BedrockRecorder:
             )
 
     def _take(self, index: int, block: Any) -> None:
-        """A whole block."""
+        """Takes a whole block."""
         blocks = self.blocks
         match block:
             case {"text": str() as text}:
@@ -103,8 +102,8 @@ class BedrockRecorder:
             case {"toolUse": Mapping() as call} if "type" not in call:
                 self._call(index, call)
                 self._input(index, call.get("input"))
-            case {"reasoningContent": {"reasoningText": {"text": str() as text, **said}}}:
-                blocks.thinking(index, text, signature=blocks.string(said.get("signature")))
+            case {"reasoningContent": {"reasoningText": {"text": str() as text, **members}}}:
+                blocks.thinking(index, text, signature=blocks.string(members.get("signature")))
             case {"reasoningContent": {"redactedContent": data}} if _bytes(data):
                 blocks.thinking(index, redacted=plain(data))
             case {
@@ -112,23 +111,23 @@ class BedrockRecorder:
             }:
                 blocks.text(index, text)
                 blocks.keep(index, {"citations": plain(citations)} if citations else {})
-            case Mapping() if _OPAQUE.isdisjoint(block) or _unknown(block):
+            case Mapping() if _OPAQUE.isdisjoint(block) or _is_lost(block):
                 blocks.fault(f"a block of an unknown kind: {plain(block)!r:.100}")
-                blocks.other(index, plain(block), usable=not _unknown(block))
+                blocks.other(index, plain(block), usable=not _is_lost(block))
             case Mapping():
                 blocks.other(index, plain(block))
             case _:
-                blocks.fault(f"a block that is no object: {plain(block)!r:.100}")
+                blocks.fault(f"a block that is not an object: {plain(block)!r:.100}")
                 blocks.other(index, plain(block), usable=False)
 
     def _call(self, index: int, call: Mapping[Any, Any]) -> None:
         tool_id, name = self.blocks.string(call.get("toolUseId")), self.blocks.string(call.get("name"))
         self.blocks.call(index, tool_id=tool_id, name=name)
 
-    def _input(self, index: int, given: Any) -> None:
-        if not isinstance(given, Mapping | None):
-            self.blocks.fault(f"the arguments of a call are no object: {plain(given)!r:.100}")
-        self.blocks.arguments(index, plain(given))
+    def _input(self, index: int, arguments: Any) -> None:
+        if not isinstance(arguments, Mapping | None):
+            self.blocks.fault(f"the arguments of a call are not an object: {plain(arguments)!r:.100}")
+        self.blocks.arguments(index, plain(arguments))
 
     def _start(self, index: Any, start: Any) -> Sequence[Data]:
         match start:
@@ -137,18 +136,18 @@ class BedrockRecorder:
             case {"toolUse": Mapping() as call} if "type" not in call:
                 self._call(index, call)
             case {"toolUse": Mapping() as call}:
-                self._begin_kept(index, "toolUse", {**call, "input": {}})
+                self._begin_opaque(index, "toolUse", {**call, "input": {}})
             case {"toolResult": Mapping() as result}:
-                self._begin_kept(index, "toolResult", {**result, "content": []})
+                self._begin_opaque(index, "toolResult", {**result, "content": []})
             case {"image": Mapping() as image}:
-                self._begin_kept(index, "image", {**image, "source": {}})
+                self._begin_opaque(index, "image", {**image, "source": {}})
             case _:
                 return self._unplaced(start)
         return ()
 
-    def _begin_kept(self, index: int, kind: str, said: _Block) -> None:
-        content = {kind: plain(said)}
-        self._kept[index] = (content, [])
+    def _begin_opaque(self, index: int, kind: str, block: _Block) -> None:
+        content = {kind: plain(block)}
+        self._opaque_blocks[index] = (content, [])
         self.blocks.other(index, content)
 
     def _delta(self, index: Any, delta: Any) -> Sequence[Data]:
@@ -156,8 +155,8 @@ class BedrockRecorder:
         match delta:
             case _ if not isinstance(index, int):
                 return self._unplaced(delta)
-            case _ if self._kept and index in self._kept:
-                return self._more_of_kept(delta, *self._kept[index])
+            case _ if self._opaque_blocks and index in self._opaque_blocks:
+                return self._more_of_opaque(delta, *self._opaque_blocks[index])
             case {"text": str() as text}:
                 blocks.text(index, text)
             case {"toolUse": {"input": str() as piece}}:
@@ -177,22 +176,22 @@ class BedrockRecorder:
                 return self._unplaced(delta)
         return ()
 
-    def _more_of_kept(self, delta: Any, content: _Block, pieces: list[str]) -> Sequence[Data]:
+    def _more_of_opaque(self, delta: Any, content: _Block, pieces: list[str]) -> Sequence[Data]:
         match delta, content:
             case {"toolUse": {"input": str() as piece}}, {"toolUse": call}:
                 pieces.append(piece)
-                # What has arrived, should it break off.
+                # The pieces so far, in case the stream breaks off.
                 call["input"] = pieces
-            case {"toolResult": list() as results}, {"toolResult": said}:
+            case {"toolResult": list() as results}, {"toolResult": kept}:
                 for result in results:
-                    _add_result(said["content"], plain(result))
-            case {"image": {"source": Mapping() as source}}, {"image": {"source": said}}:
-                before = _bytes(said.get("bytes"))
-                said.update(plain(source))
+                    _add_result(kept["content"], plain(result))
+            case {"image": {"source": Mapping() as source}}, {"image": {"source": kept}}:
+                before = _bytes(kept.get("bytes"))
+                kept.update(plain(source))
                 if more := _bytes(source.get("bytes")):
-                    said["bytes"] = plain(before + more)
-            case {"image": {"error": error}}, {"image": said}:
-                said["error"] = plain(error)
+                    kept["bytes"] = plain(before + more)
+            case {"image": {"error": error}}, {"image": kept}:
+                kept["error"] = plain(error)
             case _:
                 return self._unplaced(delta)
         return ()
@@ -200,18 +199,18 @@ class BedrockRecorder:
     def _stop(self, index: Any) -> Sequence[Data]:
         if not isinstance(index, int):
             return self._unplaced(index)
-        content, pieces = self._kept.pop(index, ({}, []))
+        content, pieces = self._opaque_blocks.pop(index, ({}, []))
         if pieces:
             text = whole("".join(pieces))
             try:
                 content["toolUse"]["input"] = plain(json.loads(text)) if text else {}
             except (ValueError, RecursionError):
-                self.blocks.fault("the input of a call that the service makes is no JSON")
+                self.blocks.fault("the input of a call that the service makes is not JSON")
                 self.blocks.other(index, plain(content), usable=False)
         return self.blocks.close(index)
 
     def _error(self, chunk: Any) -> Sequence[Data]:
-        """An exception of the stream, if it is one: it comes in the place of the end."""
+        """Takes an exception of the stream, which replaces its end, or an unknown chunk."""
         names = (
             [name for name in chunk if str(name).endswith("Exception")] if isinstance(chunk, Mapping) else []
         )
@@ -221,14 +220,18 @@ class BedrockRecorder:
         self.blocks.fault(f"the stream broke off: {plain(chunk)!r:.200}")
         return ()
 
-    def _unplaced(self, said: Any) -> Sequence[Data]:
-        """What has no place is in the log as it came, and in no ledger."""
-        self.blocks.fault(f"the stream says what is not known: {plain(said)!r:.100}")
-        return [ProviderPart(content=plain(said), finished=False)]
+    def _unplaced(self, content: Any) -> Sequence[Data]:
+        """An event for an unknown part of the stream. The log has it unchanged, the ledger omits
+        it.
+        """
+        self.blocks.fault(f"an unknown part of the stream: {plain(content)!r:.100}")
+        return [ProviderPart(content=plain(content), finished=False)]
 
 
 def _add_result(results: list[Any], more: Any) -> None:
-    """Pieces of one text are one text, as in a response that is not streamed."""
+    """Adds a part of a result. Adjacent texts become one text, as in a response that is not
+    streamed.
+    """
     match results, more:
         case [*_, {"text": str() as before}], {"text": str() as text}:
             results[-1] = {"text": before + text}
@@ -237,15 +240,16 @@ def _add_result(results: list[Any], more: Any) -> None:
 
 
 def _bytes(value: Any) -> bytes:
-    """Bytes as boto3 gives them or as they are in JSON; none if it is neither."""
+    """Bytes from boto3, or decoded from base64. Empty for any other value."""
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     return b64decode(value) if is_base64(value) else b""
 
 
-def _unknown(value: Any) -> bool:
+def _is_lost(value: Any) -> bool:
+    """Whether boto3 has lost a member of the value."""
     if isinstance(value, list):
-        return any(_unknown(member) for member in value)
+        return any(_is_lost(member) for member in value)
     return isinstance(value, Mapping) and (
-        _UNKNOWN in value or any(_unknown(member) for member in value.values())
+        _UNKNOWN in value or any(_is_lost(member) for member in value.values())
     )

@@ -1,9 +1,9 @@
-"""What the encoders share: where they are, how ids and names are made legal, and what happens to
-the inexpressible.
+"""The shared state of encoders: the current part, legal ids and names, and the parts that cannot be
+expressed.
 
-An encoder never reorders. Ids and names that its provider would refuse are mapped, the same way for
-every longer ledger that begins like this one, so a provider's cache of a prompt's beginning still
-fits.
+An encoder never reorders parts. It replaces ids and names that the provider would refuse. A longer
+ledger with the same beginning gets the same replacements, so a provider's prompt cache still
+matches.
 """
 
 import json
@@ -17,57 +17,56 @@ from runfold_schemas.errors import InexpressibleError
 from runfold_schemas.messages import Message, Part, Provider, Role, ToolResultPart, ToolUsePart
 
 Lossy = Literal["refuse", "drop"]
-"""What becomes of a part that the provider cannot express: an error, or a drop that is listed."""
+"""How to treat a part that the request format cannot hold: raise an error, or drop and list it."""
 
 
 class Limits(NamedTuple):
-    """What a provider takes as the id of a call and as the name of a tool."""
+    """A provider's limits for ids of calls and names of tools."""
 
     id_illegal: re.Pattern[str] | None
-    """Matches each character that an id must not have; None where any is taken."""
+    """Matches each character that an id must not have. None if all characters are allowed."""
     id_max: int
     name_illegal: re.Pattern[str]
     name_max: int
     ids_unique: bool
-    """Whether an id may be used once in a conversation, or once in a message."""
+    """Whether an id is unique in a conversation (True) or in a message (False)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """A ledger as a provider's request.
 
-    `tool_names` and `tool_ids` lead from what stands in `body` back to the ledger's own, where the
-    two differ.
+    `tool_names` and `tool_ids` map the names and ids in `body` to those of the ledger, if they
+    differ.
     """
 
     body: dict[str, Any]
-    """The part of the request that the ledger decides; model, tools and limits are the caller's to
-    add.
-    """
+    """The messages of the request. The caller adds model, tools and limits."""
     dropped: list[Fault] = field(default_factory=list)
+    """The parts that were omitted."""
     tool_names: dict[str, str] = field(default_factory=dict)
     tool_ids: dict[str, str] = field(default_factory=dict)
 
 
 class Call(NamedTuple):
-    """A call as it stands in the request."""
+    """The id and the name of a call in the request."""
 
     id: str
     name: str
 
 
 class Encoding:
-    """The state of one encoding. Walk with `messages` and `parts`, so that it knows where it is."""
+    """The state of one encoding. `messages` and `parts` iterate and track the current part."""
 
     def __init__(self, provider: Provider, limits: Limits, lossy: Lossy) -> None:
         self._provider = provider
         self._limits = limits
         self._lossy = lossy
         self._message_index = self._part_index = 0
-        # What the last assistant message called, by its id in the ledger.
-        self._called: dict[str, list[Call]] = {}
-        self._used_ids = Used(limits.id_max)
-        self._used_names = Used(limits.name_max)
+        # The calls of the last assistant message, by their id in the ledger.
+        self._calls: dict[str, list[Call]] = {}
+        self._used_ids = UniqueNames(limits.id_max)
+        self._used_names = UniqueNames(limits.name_max)
         self._ids: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self.dropped: list[Fault] = []
@@ -76,9 +75,9 @@ class Encoding:
         for index, message in enumerate(messages):
             self._message_index, self._part_index = index, 0
             if message.role == "assistant":
-                self._called = {}
+                self._calls = {}
                 if not self._limits.ids_unique:
-                    self._used_ids = Used(self._limits.id_max)
+                    self._used_ids = UniqueNames(self._limits.id_max)
             yield message
 
     def parts(self, message: Message) -> Iterator[Part]:
@@ -87,9 +86,7 @@ class Encoding:
             yield part
 
     def refuse(self, why: str, *, rule: Rule = "inexpressible", tool_use_id: str | None = None) -> None:
-        """This part cannot be expressed: raises `InexpressibleError`, or notes that it is
-        dropped.
-        """
+        """Raises `InexpressibleError` for the current part, or lists it as dropped."""
         self.leave_out(why, rule=rule, tool_use_id=tool_use_id)
         if self._lossy == "refuse":
             raise InexpressibleError(
@@ -97,8 +94,8 @@ class Encoding:
             )
 
     def leave_out(self, why: str, *, rule: Rule = "inexpressible", tool_use_id: str | None = None) -> None:
-        """Notes that this part is left out although that is no error: it says nothing that the
-        provider would take.
+        """Lists the current part as dropped without an error, because it has no content that the
+        provider would accept.
         """
         self.dropped.append(
             Fault(
@@ -110,25 +107,27 @@ class Encoding:
             )
         )
 
-    def own(self, part: Part) -> dict[str, Any]:
-        """What the part carries for this provider; empty where it carries nothing."""
-        data = getattr(part, "provider_data", None)
-        own = data.get(self._provider) if data else None
-        return own if isinstance(own, dict) else {}
+    def provider_data(self, part: Part) -> dict[str, Any]:
+        """The data that the part holds for this provider. Empty if there are none."""
+        by_provider = getattr(part, "provider_data", None)
+        data = by_provider.get(self._provider) if by_provider else None
+        return data if isinstance(data, dict) else {}
 
     def call(self, part: ToolUsePart) -> Call:
-        """The call under an id and a name that the provider takes."""
+        """The call with an id and a name that the provider accepts."""
         limits = self._limits
         legal = _legal(part.id, limits.id_illegal, limits.id_max) or "call"
-        tool_id = self._used_ids.unused(legal)
+        tool_id = self._used_ids.claim(legal)
         self._ids[tool_id] = part.id
         call = Call(tool_id, self._name(part.name))
-        self._called.setdefault(part.id, []).append(call)
+        self._calls.setdefault(part.id, []).append(call)
         return call
 
-    def answered(self, part: ToolResultPart) -> Call | None:
-        """The call that a result answers; None, and `refuse`d, if there is none right before it."""
-        calls = self._called.get(part.tool_use_id)
+    def match_call(self, part: ToolResultPart) -> Call | None:
+        """The call that a result answers. Refuses the result and returns None if the message before
+        has no such call.
+        """
+        calls = self._calls.get(part.tool_use_id)
         if not calls:
             self.refuse(
                 f"tool_result {part.tool_use_id!r} answers no call of the message before",
@@ -138,7 +137,8 @@ class Encoding:
             return None
         return calls.pop(0) if len(calls) > 1 else calls[0]
 
-    def encoded(self, body: dict[str, Any]) -> Encoded:
+    def finish(self, body: dict[str, Any]) -> Encoded:
+        """The result of the encoding."""
         return Encoded(
             body,
             dropped=self.dropped,
@@ -147,19 +147,19 @@ class Encoding:
         )
 
     def _name(self, name: str) -> str:
-        # One name becomes the same everywhere, and two never become one.
+        # Equal names stay equal, and different names stay different.
         if name not in self._names:
             limits = self._limits
             legal = _legal(name, limits.name_illegal, limits.name_max) or "tool"
-            self._names[name] = self._used_names.unused(legal)
+            self._names[name] = self._used_names.claim(legal)
         return self._names[name]
 
 
-class Used:
-    """Names that may be used once: one that is used already gets a number behind it.
+class UniqueNames:
+    """Names that must be unique. A name that is used already gets a number as suffix.
 
-    The last number of each is kept: a conversation whose ids all say the same is numbered in linear
-    time.
+    The last number of each name is kept, so that a conversation with equal ids is numbered in
+    linear time.
     """
 
     def __init__(self, length_max: int) -> None:
@@ -167,19 +167,22 @@ class Used:
         self._used: set[str] = set()
         self._numbers: dict[str, int] = {}
 
-    def unused(self, name: str) -> str:
-        other = name
-        while other in self._used:
+    def claim(self, name: str) -> str:
+        """`name`, or a variant of it that is not used yet. The result counts as used."""
+        variant = name
+        while variant in self._used:
             number = self._numbers[name] = self._numbers.get(name, 1) + 1
             suffix = f"-{number}"
-            other = name[: self._length_max - len(suffix)] + suffix
-        self._used.add(other)
-        return other
+            variant = name[: self._length_max - len(suffix)] + suffix
+        self._used.add(variant)
+        return variant
 
 
-def joined(messages: Iterable[tuple[Role, list[dict[str, Any]]]]) -> list[tuple[Role, list[dict[str, Any]]]]:
-    """Adjacent messages of one role as one, for providers that demand that roles alternate. Empty
-    ones are left out.
+def merge_adjacent(
+    messages: Iterable[tuple[Role, list[dict[str, Any]]]],
+) -> list[tuple[Role, list[dict[str, Any]]]]:
+    """Merges adjacent messages of the same role, for providers whose roles must alternate. Empty
+    messages are omitted.
     """
     result: list[tuple[Role, list[dict[str, Any]]]] = []
     for role, blocks in messages:
@@ -191,9 +194,7 @@ def joined(messages: Iterable[tuple[Role, list[dict[str, Any]]]]) -> list[tuple[
 
 
 def text_of(content: Any) -> str:
-    """A result's content for a provider that takes text alone: a text as it is, anything else as
-    JSON.
-    """
+    """A result's content as text: a string unchanged, anything else as JSON."""
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 

@@ -1,13 +1,12 @@
-"""Gemini: a ledger as the request of generateContent, and its responses, whole or streamed, as
-events.
+"""Gemini: encodes a ledger as a request of generateContent. `gemini_recording` records the
+responses, whole or streamed.
 
-The REST form, with bytes as base64; google-genai's client takes it as it is. What is for Gemini
-alone (`provider_data["gemini"]`):
+Requests have the REST form with bytes as base64, which google-genai's client accepts. Data for
+Gemini only (`provider_data["gemini"]`):
 
-- `thoughtSignature` of a text, of a thought, of a call; a block without a word here has it in its
-  content;
-- a call's `id`, which is null where Gemini gave none: then neither the call nor its result is sent
-  with the one it got.
+- `thoughtSignature` of a text, a thought or a call. An opaque block has it in its content.
+- `id` of a call, null if Gemini gave no id. Then the request contains no id for the call and its
+  result.
 """
 
 import base64
@@ -15,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, assert_never
 
-from runfold_projections.providers.encoding import Encoded, Encoding, Limits, Lossy, joined
+from runfold_projections.providers.encoding import Encoded, Encoding, Limits, Lossy, merge_adjacent
 from runfold_projections.providers.gemini_recording import GeminiRecorder
 from runfold_schemas.messages import (
     DocumentPart,
@@ -32,21 +31,20 @@ from runfold_schemas.messages import (
 __all__ = ["GeminiRecorder", "encode", "recognizes"]
 
 _LIMITS: Final = Limits(
-    # Gemini says nothing of what an id may be; it matches them within a call's turn and the turn
-    # right after it.
+    # Gemini documents no limits of ids. It matches ids within the turn of a call and the next turn.
     id_illegal=None,
     id_max=512,
     # FunctionDeclaration.name: a letter or an underscore, then also digits, dots, colons and
-    # dashes. Up to 64 of them in the Gemini API, 128 in Vertex AI. The first alternative puts an
-    # underscore before any other beginning.
+    # dashes, up to 64 characters in the Gemini API and 128 in Vertex AI. The first alternative puts
+    # an underscore in front of any other beginning.
     name_illegal=re.compile(r"^(?![a-zA-Z_])|[^a-zA-Z0-9_.:-]"),
     name_max=64,
     ids_unique=False,
 )
 
 _UNSIGNED: Final = base64.b64encode(b"skip_thought_signature_validator").decode()
-"""Gemini 3 refuses a turn whose first call has no signature. For a call that it did not make it has
-this word.
+"""The signature of a call that Gemini did not make. Gemini 3 refuses a turn whose first call has no
+signature.
 
 See ai.google.dev/gemini-api/docs/thought-signatures, on transferring a trace from a different
 model.
@@ -55,37 +53,37 @@ model.
 _READABLE: Final = re.compile(
     r"image/(png|jpeg|webp|heic|heif)|(audio|video|text)/.+|application/(pdf|json|rtf)|"
 )
-"""The media that Gemini reads; a reference may leave it to Gemini to find out."""
+"""The media types that Gemini reads. A reference may have no type; then Gemini finds it out."""
 
 
 def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
-    """The ledger as `contents`, and the system messages that it begins with as `systemInstruction`.
+    """The ledger as `contents`, and its leading system messages as `systemInstruction`.
 
-    Adjacent messages of one role are one content, because a turn of calls must follow a turn of the
-    user.
+    Adjacent messages of the same role become one content, because a turn of calls must follow a
+    turn of the user.
     """
     writer = _Writer(Encoding("gemini", _LIMITS, lossy))
-    return writer.encoded(messages)
+    return writer.encode(messages)
 
 
 class _Writer:
-    """Writes the parts of one ledger."""
+    """Encodes the parts of one ledger."""
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
-        self._called = False
-        # Calls of this message that Gemini made without an id: they and their results go without
-        # one.
+        self._has_called = False
+        # The calls of this message that Gemini made without an id. They and their results are sent
+        # without an id.
         self._without_id: set[str] = set()
 
-    def encoded(self, messages: Sequence[Message]) -> Encoded:
+    def encode(self, messages: Sequence[Message]) -> Encoded:
         system: list[dict[str, Any]] = []
-        contents = joined(self._contents(messages, system))
+        contents = merge_adjacent(self._contents(messages, system))
         body: dict[str, Any] = {"systemInstruction": {"parts": system}} if system else {}
         body["contents"] = [
             {"role": "model" if role == "assistant" else "user", "parts": parts} for role, parts in contents
         ]
-        return self._encoding.encoded(body)
+        return self._encoding.finish(body)
 
     def _contents(
         self, messages: Sequence[Message], system: list[dict[str, Any]]
@@ -97,17 +95,17 @@ class _Writer:
                 continue
             leading = False
             if message.role == "assistant":
-                self._called = False
+                self._has_called = False
                 self._without_id.clear()
-            written = (self._part(part) for part in self._encoding.parts(message))
-            yield message.role, [part for part in written if part is not None]
+            parts = (self._part(part) for part in self._encoding.parts(message))
+            yield message.role, [part for part in parts if part is not None]
 
     def _system(self, message: Message, *, leading: bool) -> Iterator[dict[str, Any]]:
         for part in self._encoding.parts(message):
             if not leading:
-                self._encoding.refuse("a system message stands before the conversation, not in it")
+                self._encoding.refuse("a system message must be before the conversation, not within it")
             elif not isinstance(part, TextPart):
-                self._encoding.refuse(f"a system message has no {part.type}")
+                self._encoding.refuse(f"a system message cannot hold {part.type} parts")
             elif (text := self._text(part)) is not None:
                 yield text
 
@@ -129,18 +127,18 @@ class _Writer:
                 assert_never(part)
 
     def _text(self, part: TextPart) -> dict[str, Any] | None:
-        own = _own(part)
-        if "thoughtSignature" in own:
-            return {"text": part.text, "thoughtSignature": own["thoughtSignature"]}
+        data = _provider_data(part)
+        if "thoughtSignature" in data:
+            return {"text": part.text, "thoughtSignature": data["thoughtSignature"]}
         if part.text:
             return {"text": part.text}
-        self._encoding.leave_out("an empty text says nothing", rule="text-not-blank")
+        self._encoding.leave_out("an empty text", rule="text-not-blank")
         return None
 
     def _thinking(self, part: ThinkingPart) -> dict[str, Any] | None:
-        own = _own(part)
-        if "thoughtSignature" in own:
-            return {"text": part.text, "thought": True, "thoughtSignature": own["thoughtSignature"]}
+        data = _provider_data(part)
+        if "thoughtSignature" in data:
+            return {"text": part.text, "thought": True, "thoughtSignature": data["thoughtSignature"]}
         self._encoding.refuse("thinking that Gemini has not signed")
         return None
 
@@ -148,59 +146,61 @@ class _Writer:
         args = {} if part.input is None else part.input
         if not isinstance(args, dict):
             self._encoding.refuse(
-                f"the input of {part.name!r} is no object", rule="input-is-object", tool_use_id=part.id
+                f"the input of {part.name!r} is not an object", rule="input-is-object", tool_use_id=part.id
             )
             return None
-        own, call = _own(part), self._encoding.call(part)
-        written: dict[str, Any] = {"functionCall": {"id": call.id, "name": call.name, "args": args}}
-        if own and own.get("id") is None:
-            del written["functionCall"]["id"]
+        data, call = _provider_data(part), self._encoding.call(part)
+        encoded: dict[str, Any] = {"functionCall": {"id": call.id, "name": call.name, "args": args}}
+        if data and data.get("id") is None:
+            del encoded["functionCall"]["id"]
             self._without_id.add(call.id)
-        if "thoughtSignature" in own:
-            written["thoughtSignature"] = own["thoughtSignature"]
-        elif not own and not self._called:
-            written["thoughtSignature"] = _UNSIGNED
-        self._called = True
-        return written
+        if "thoughtSignature" in data:
+            encoded["thoughtSignature"] = data["thoughtSignature"]
+        elif not data and not self._has_called:
+            encoded["thoughtSignature"] = _UNSIGNED
+        self._has_called = True
+        return encoded
 
     def _result(self, part: ToolResultPart) -> dict[str, Any] | None:
-        call = self._encoding.answered(part)
+        call = self._encoding.match_call(part)
         if call is None:
             return None
         response: dict[str, Any] = {"id": call.id, "name": call.name, "response": _response(part)}
         if call.id in self._without_id:
             del response["id"]
-        media = [media for one in part.attachments if (media := self._media(one)) is not None]
-        if media:
-            response["parts"] = media
+        media = [self._media(attachment) for attachment in part.attachments]
+        if parts := [medium for medium in media if medium is not None]:
+            response["parts"] = parts
         return {"functionResponse": response}
 
     def _media(self, part: ImagePart | DocumentPart) -> dict[str, Any] | None:
-        """Without a document's name, for which only Vertex AI has a place."""
+        """An image or a document. The name of a document is omitted, because only Vertex AI has a
+        field for it.
+        """
         if not _READABLE.fullmatch(part.media_type):
-            self._encoding.refuse(f"it does not read {part.media_type}")
+            self._encoding.refuse(f"Gemini does not read {part.media_type}")
             return None
         if part.data is not None:
             return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
         if part.url is None or not part.url.startswith(("https://", "gs://")):
-            self._encoding.refuse(f"it does not fetch {part.url}")
+            self._encoding.refuse(f"Gemini does not fetch {part.url}")
             return None
-        known = {"mimeType": part.media_type} if part.media_type else {}
-        return {"fileData": {"fileUri": part.url, **known}}
+        media_type = {"mimeType": part.media_type} if part.media_type else {}
+        return {"fileData": {"fileUri": part.url, **media_type}}
 
     def _opaque(self, part: OpaquePart) -> dict[str, Any] | None:
         if part.provider == "gemini" and isinstance(part.content, dict):
             return part.content
-        self._encoding.refuse(f"a block that only {part.provider} understands")
+        self._encoding.refuse(f"only {part.provider} understands the block")
         return None
 
 
-def _own(part: TextPart | ThinkingPart | ToolUsePart) -> dict[str, Any]:
+def _provider_data(part: TextPart | ThinkingPart | ToolUsePart) -> dict[str, Any]:
     return part.provider_data.get("gemini", {}) if part.provider_data else {}
 
 
 def _response(part: ToolResultPart) -> dict[str, Any]:
-    """FunctionResponse.response: an object with "error" or "output"; one that has neither is the
+    """FunctionResponse.response: an object with "error" or "output". An object without both is the
     output itself.
     """
     content = part.content
@@ -212,7 +212,7 @@ def _response(part: ToolResultPart) -> dict[str, Any]:
 
 
 def recognizes(response: Any) -> bool:
-    """A GenerateContentResponse, which is also the chunk of a stream, or its JSON."""
+    """Whether this is a GenerateContentResponse or its JSON, also as a chunk of a stream."""
     if isinstance(response, Mapping):
         return any(name in response for name in ("candidates", "promptFeedback", "usageMetadata"))
     return type(response).__name__ == "GenerateContentResponse"

@@ -1,5 +1,5 @@
-"""What a generateContent response becomes; what its parts carry for Gemini alone is told in
-`gemini`.
+"""Records responses of generateContent as events. `gemini` describes the data that parts hold for
+Gemini only.
 """
 
 import base64
@@ -17,10 +17,10 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
 
 
 class GeminiRecorder:
-    """Each chunk of a stream is a response with the parts that are new.
+    """Makes events of one response, or of a stream, whose chunks are responses with the new parts.
 
-    Adjacent texts are pieces of one. A part with a signature stays by itself: Gemini asks not to
-    merge it with others.
+    Adjacent texts are pieces of one text. A part with a signature stays separate, because Gemini's
+    documentation asks not to merge it with others.
     """
 
     def __init__(self, tool_names: Mapping[str, str]) -> None:
@@ -67,8 +67,8 @@ class GeminiRecorder:
 
     def _part(self, part: Any) -> list[Data]:
         text = _get(part, "text")
-        given = _get(part, "thought_signature")
-        signed = {} if given is None else self._signature(given)
+        signature = _get(part, "thought_signature")
+        signed = {} if signature is None else self._signature(signature)
         if isinstance(text, str):
             return self._text(text, "thinking" if _get(part, "thought") else "text", signed)
         call = _get(part, "function_call")
@@ -79,23 +79,23 @@ class GeminiRecorder:
     def _text(self, text: str, kind: str, signed: dict[str, Any]) -> list[Data]:
         if not text and not signed:
             return []
-        events = [] if kind == self._open and not signed else self._turn_to(kind)
+        events = [] if kind == self._open and not signed else self._switch_to(kind)
         if kind == "text":
             self.blocks.text(self._key, text, **signed)
         else:
             self.blocks.thinking(self._key, text, **signed)
-        return events + self._turn_to("") if signed else events
+        return events + self._switch_to("") if signed else events
 
     def _call(self, call: Any, signed: dict[str, Any]) -> list[Data]:
         tool_id = _word(_get(call, "id"))
         name = _word(_get(call, "name"))
         events: list[Data] = []
         if self._open != "call" or name:
-            events = self._turn_to("call")
+            events = self._switch_to("call")
             self._arguments = {}
             signed = {"id": tool_id, **signed}
             if not name:
-                self.blocks.fault("a call of no name")
+                self.blocks.fault("a call without a name")
         self.blocks.call(self._key, tool_id=tool_id, name=name, **signed)
         arguments = _get(call, "args")
         for piece in _items(_get(call, "partial_args")):
@@ -103,11 +103,11 @@ class GeminiRecorder:
         if _get(call, "will_continue"):
             return events
         self.blocks.arguments(self._key, self._arguments if arguments is None else plain(arguments))
-        return events + self._turn_to("")
+        return events + self._switch_to("")
 
     def _argument(self, piece: Any) -> None:
-        """A piece of an argument, which Vertex AI streams where it is asked to: a path, and a value
-        or more of a text.
+        """Adds a piece of an argument: a path with a value or more text. Vertex AI streams
+        arguments on request.
         """
         path = _word(_get(piece, "json_path")) or ""
         values = (_get(piece, name) for name in ("string_value", "number_value", "bool_value"))
@@ -119,24 +119,26 @@ class GeminiRecorder:
     def _other(self, part: Any) -> list[Data]:
         content = _rest_form(part)
         if not content or not isinstance(content, dict):
-            self.blocks.fault(f"a part that is none: {content!r}"[:200])
+            self.blocks.fault(f"an empty part: {content!r}"[:200])
             return []
-        events = self._turn_to("other")
+        events = self._switch_to("other")
         self.blocks.other(self._key, content)
-        return events + self._turn_to("")
+        return events + self._switch_to("")
 
-    def _turn_to(self, kind: str) -> list[Data]:
-        """What the open block becomes, now that one of this kind begins, or none."""
+    def _switch_to(self, kind: str) -> list[Data]:
+        """Ends the open block and begins a block of this kind, or none for "". Returns the events
+        of the ended block.
+        """
         events = self.blocks.close(self._key) if self._open else []
         self._open = kind
         self._key += 1
         return events
 
-    def _signature(self, given: Any) -> dict[str, Any]:
-        signature = base64.b64encode(given).decode() if isinstance(given, bytes) else given
-        if isinstance(signature, str) and _BASE64.fullmatch(signature):
-            return {"thoughtSignature": signature}
-        self.blocks.fault("a signature that is no base64")
+    def _signature(self, signature: Any) -> dict[str, Any]:
+        text = base64.b64encode(signature).decode() if isinstance(signature, bytes) else signature
+        if isinstance(text, str) and _BASE64.fullmatch(text):
+            return {"thoughtSignature": text}
+        self.blocks.fault("a signature that is not base64")
         return {}
 
     def _usage(self, usage: Any) -> None:
@@ -148,14 +150,14 @@ class GeminiRecorder:
 
 
 def _get(value: Any, name: str) -> Any:
-    """A member of an SDK's object or of JSON, by its name in snake_case. None where there is none.
+    """A member of an SDK's object or of JSON, by its name in snake_case. None if it is absent.
 
-    `recording.get` would ask an object for the name in camelCase too, and pydantic takes 5 us to
-    say that it has none.
+    `recording.get` would also look up the name in camelCase, and pydantic takes 5 us for a missing
+    attribute.
     """
     if isinstance(value, dict):
-        found = value.get(name)
-        return value.get(_camel_case(name)) if found is None else found
+        member = value.get(name)
+        return value.get(_camel_case(name)) if member is None else member
     return getattr(value, name, None)
 
 
@@ -179,32 +181,30 @@ def _path(path: str) -> list[str | int]:
 
 
 def _put(target: Any, steps: list[str | int], value: Any) -> bool:
-    """Sets what is at the end of the steps, or adds to the text there. Whether there is such a
-    place.
+    """Sets the value at the end of the steps, or appends to a text there. Returns whether the steps
+    lead to a place.
     """
     for number, step in enumerate(steps):
         last = number + 1 == len(steps)
         if isinstance(step, int) and isinstance(target, list):
             target.extend([None] * (step + 1 - len(target)))
-            standing = target[step]
+            current = target[step]
         elif isinstance(step, str) and isinstance(target, dict):
-            standing = target.get(step)
+            current = target.get(step)
         else:
             return False
-        if last and isinstance(standing, str) and isinstance(value, str):
-            target[step] = standing + value
+        if last and isinstance(current, str) and isinstance(value, str):
+            target[step] = current + value
         elif last:
             target[step] = value
-        elif standing is None:
+        elif current is None:
             target[step] = [] if isinstance(steps[number + 1], int) else {}
         target = target[step]
     return bool(steps)
 
 
 def _rest_form(value: Any, depth: int = 0) -> Any:
-    """A part as the REST form has it: camelCase down to the fields of what it holds, bytes as
-    base64.
-    """
+    """A part in the REST form: names in camelCase on the first two levels, bytes as base64."""
     if hasattr(value, "model_dump"):
         return _rest_form(value.model_dump(by_alias=True, exclude_none=True, warnings=False), depth)
     if isinstance(value, Mapping) and depth < 2:

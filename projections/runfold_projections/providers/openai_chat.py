@@ -1,23 +1,22 @@
-"""OpenAI's Chat Completions, which many other servers speak too.
+"""OpenAI's Chat Completions, a format that many other servers use too.
 
-A Chat message says less of its order than a ledger: its texts stand in `content`, its calls in
-`tool_calls`, and nothing says which came first. The ledger's order is kept within each; a text
-behind a call is no refusal, because every request of this format is so, and the model reads the
-same words. Reasoning has no form in OpenAI's own API. Servers that speak the format have a member
-for it (`reasoning_content`, `reasoning`), and some refuse a tool loop that does not bring it back
-(DeepSeek: "The `reasoning_content` in the thinking mode must be passed back to the API"). So it is
-recorded with the name of its member and goes back in that member; thinking of other providers is
-refused.
+A message of this format has texts in `content` and calls in `tool_calls`, without an order between
+the two. The ledger's order is kept within each. A text after a call is not refused, because the
+format cannot express it and the model reads the same words.
 
-What is for this provider alone (`provider_data["openai-chat"]`):
+OpenAI's own API has no form for reasoning. Other servers have a member for it (`reasoning_content`,
+`reasoning`), and some refuse a tool loop without it (DeepSeek: "The `reasoning_content` in the
+thinking mode must be passed back to the API"). So reasoning is recorded with the name of its member
+and sent back in that member. Thinking of other providers is refused.
 
-- a text's `refusal` (true), `audio` (the id under which the server has the sound), `annotations`
-  (kept, not sent: a request has no member for them);
-- a call's `arguments`, where the exact text is not that of compact JSON, and `custom` (true) for
-  free text;
-- thinking's `member`; an image's `detail`;
-- on the first part of a message, `members`: those that OpenAI's API does not have, handed back as
-  they came.
+Data for this provider only (`provider_data["openai-chat"]`):
+
+- for a text: `refusal` (true), `audio` (the server's id of the sound), `annotations` (kept and not
+  sent, because a request has no member for them);
+- for a call: `arguments`, if the exact text is not compact JSON, and `custom` (true) for free text;
+- for thinking: `member`; for an image: `detail`;
+- for the first part of a message: `members`, the members that OpenAI's API does not have. They are
+  sent back unchanged.
 
 An opaque part is a piece of its message: some of its members, or some of its `content`.
 """
@@ -45,14 +44,13 @@ from runfold_schemas.messages import (
 __all__ = ["ChatRecorder", "arguments_text", "encode", "image_url", "recognizes"]
 
 _LIMITS: Final = Limits(
-    # Some servers read meaning from their ids (functions.look:0), so only what is too long is
-    # changed.
+    # Some servers give meaning to their ids (functions.look:0), so only long ids are changed.
     id_illegal=None,
     id_max=40,
     name_illegal=re.compile(r"[^a-zA-Z0-9_-]"),
     name_max=64,
-    # A tool message answers the assistant message before it: an id may come again later, and in
-    # real conversations does.
+    # A tool message answers the assistant message before it, so ids may repeat in a conversation.
+    # In real conversations they do.
     ids_unique=False,
 )
 
@@ -72,28 +70,27 @@ def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
                 body += _user(encoding, message)
             case "system":
                 body += _system(encoding, message)
-    return encoding.encoded({"messages": body})
+    return encoding.finish({"messages": body})
 
 
 def arguments_text(part: ToolUsePart) -> str:
-    """A call's arguments for OpenAI, which takes them as text: the exact text if it was OpenAI's,
-    else compact JSON.
+    """A call's arguments as text: the exact text if OpenAI wrote it, otherwise compact JSON.
 
-    Both of OpenAI's formats write this text, so either takes it from the other. A text that is no
-    JSON is the input itself and goes back as it came. One that says something else than the input
-    is out of date and does not.
+    Both of OpenAI's formats record the exact text, so each accepts the text of the other. Text that
+    is not JSON is the input itself and is sent back unchanged. Text that differs from the input is
+    outdated and is not sent.
     """
     data = part.provider_data or {}
     for format_ in ("openai-chat", "openai-responses"):
         text = get(data.get(format_), "arguments")
-        if isinstance(text, str) and text and _says(text, part.input):
+        if isinstance(text, str) and text and _is_text_of(text, part.input):
             return text
     return json.dumps(part.input, ensure_ascii=False, separators=(",", ":"))
 
 
 def image_url(encoding: Encoding, image: ImagePart) -> str | None:
-    """The image as OpenAI takes it in both of its formats: by http, or as a data URI of four media
-    types.
+    """The image's URL in both of OpenAI's formats: over http, or a data URI of four media types.
+    None if it was refused.
     """
     if image.url is None:
         if image.media_type not in _IMAGES:
@@ -103,12 +100,12 @@ def image_url(encoding: Encoding, image: ImagePart) -> str | None:
             return None
         return f"data:{image.media_type};base64,{image.data}"
     if not image.url.startswith(("https://", "http://", "data:")):
-        encoding.refuse(f"an image at {image.url!r}: OpenAI fetches http alone")
+        encoding.refuse(f"an image at {image.url!r}: OpenAI only fetches http and https")
         return None
     return image.url
 
 
-def _says(text: str, value: Any) -> bool:
+def _is_text_of(text: str, value: Any) -> bool:
     try:
         return bool(json.loads(text) == value)
     except (ValueError, RecursionError):
@@ -121,46 +118,47 @@ def _system(encoding: Encoding, message: Message) -> list[Fields]:
         if isinstance(part, TextPart):
             content += _text(encoding, part)
         else:
-            encoding.refuse(f"a {part.type} of the system: its messages are text")
+            encoding.refuse(f"a system message can only hold text, not {part.type}")
     return [{"role": "system", "content": _short(content)}] if content else []
 
 
 def _user(encoding: Encoding, message: Message) -> list[Fields]:
-    answers: list[Fields] = []
+    results: list[Fields] = []
     content: list[Fields] = []
     for part in encoding.parts(message):
         if not isinstance(part, ToolResultPart):
-            content += _asked(encoding, part)
+            content += _user_content(encoding, part)
         elif content:
             encoding.refuse(
-                "a tool_result behind the user's words: it follows its call", rule="result-after-call"
+                "a tool_result after the user's words: it must follow its call", rule="result-after-call"
             )
         else:
-            answers += _answer(encoding, part)
-    return [*answers, {"role": "user", "content": _short(content)}] if content else answers
+            results += _result(encoding, part)
+    return [*results, {"role": "user", "content": _short(content)}] if content else results
 
 
-def _asked(encoding: Encoding, part: Part) -> list[Fields]:
+def _user_content(encoding: Encoding, part: Part) -> list[Fields]:
     match part:
         case TextPart():
             return _text(encoding, part)
         case ImagePart():
             url = image_url(encoding, part)
-            detail = {"detail": encoding.own(part)["detail"]} if "detail" in encoding.own(part) else {}
+            data = encoding.provider_data(part)
+            detail = {"detail": data["detail"]} if "detail" in data else {}
             return [{"type": "image_url", "image_url": {"url": url, **detail}}] if url else []
         case DocumentPart():
             return _document(encoding, part)
         case _:
-            encoding.refuse(f"a {part.type} of the user")
+            encoding.refuse(f"a message of the user cannot hold {part.type} parts")
             return []
 
 
 def _document(encoding: Encoding, part: DocumentPart) -> list[Fields]:
     if part.data is None:
-        encoding.refuse("a document by reference: Chat Completions takes a file's bytes alone")
+        encoding.refuse("a document by reference: Chat Completions only accepts the bytes of a file")
         return []
     if part.media_type != "application/pdf":
-        encoding.refuse(f"a document of the type {part.media_type!r}: Chat Completions reads PDF alone")
+        encoding.refuse(f"a document of the type {part.media_type!r}: Chat Completions only reads PDF")
         return []
     name = part.name or "document"
     name = name if name.lower().endswith(".pdf") else f"{name}.pdf"
@@ -169,13 +167,13 @@ def _document(encoding: Encoding, part: DocumentPart) -> list[Fields]:
     ]
 
 
-def _answer(encoding: Encoding, part: ToolResultPart) -> list[Fields]:
-    call = encoding.answered(part)
+def _result(encoding: Encoding, part: ToolResultPart) -> list[Fields]:
+    call = encoding.match_call(part)
     if call is None:
         return []
     for attachment in part.attachments:
         encoding.refuse(
-            f"an attached {attachment.type}: a tool message is text", tool_use_id=part.tool_use_id
+            f"an attached {attachment.type}: a tool message can only hold text", tool_use_id=part.tool_use_id
         )
     return [{"role": "tool", "tool_call_id": call.id, "content": text_of(part.content)}]
 
@@ -187,10 +185,10 @@ def _assistant(encoding: Encoding, message: Message) -> list[Fields]:
     for part in encoding.parts(message):
         match part:
             case TextPart():
-                content += _said(encoding, part, members)
+                content += _assistant_text(encoding, part, members)
             case ToolUsePart():
                 calls.append(_call(encoding, part))
-            case ThinkingPart() if data := encoding.own(part):
+            case ThinkingPart() if data := encoding.provider_data(part):
                 member = str(data.get("member") or "reasoning_content")
                 members[member] = f"{members.get(member, '')}{part.text}"
             case OpaquePart(provider="openai-chat", content=dict(block)):
@@ -199,19 +197,19 @@ def _assistant(encoding: Encoding, message: Message) -> list[Fields]:
             case _:
                 encoding.refuse(f"a {part.type} of the assistant: Chat Completions has no form for it")
         if isinstance(part, TextPart | ThinkingPart | ToolUsePart):
-            members |= _mapping(encoding.own(part).get("members"))
+            members |= _mapping(encoding.provider_data(part).get("members"))
     if calls:
         members["tool_calls"] = calls
     if not content and not members:
         return []
-    # Null is what responses say beside calls, a refusal or sound; beside anything else the API
-    # wants a text.
-    silent = None if members.keys() & {"tool_calls", "refusal", "audio"} else ""
-    return [{"role": "assistant", "content": _short(content) if content else silent, **members}]
+    # Responses have null beside calls, a refusal or sound. Beside anything else the API requires a
+    # text.
+    empty = None if members.keys() & {"tool_calls", "refusal", "audio"} else ""
+    return [{"role": "assistant", "content": _short(content) if content else empty, **members}]
 
 
-def _said(encoding: Encoding, part: TextPart, members: Fields) -> list[Fields]:
-    data = encoding.own(part)
+def _assistant_text(encoding: Encoding, part: TextPart, members: Fields) -> list[Fields]:
+    data = encoding.provider_data(part)
     if data.get("refusal"):
         members["refusal"] = members.get("refusal", "") + part.text
         return []
@@ -223,7 +221,7 @@ def _said(encoding: Encoding, part: TextPart, members: Fields) -> list[Fields]:
 
 def _call(encoding: Encoding, part: ToolUsePart) -> Fields:
     call = encoding.call(part)
-    if encoding.own(part).get("custom") and isinstance(get(part.input, "input"), str):
+    if encoding.provider_data(part).get("custom") and isinstance(get(part.input, "input"), str):
         return {
             "id": call.id,
             "type": "custom",
@@ -252,7 +250,7 @@ def _text(encoding: Encoding, part: TextPart) -> list[Fields]:
 
 
 def _short(content: list[Fields]) -> str | list[Fields]:
-    """One text as a string, as it was most likely said and as every server takes it."""
+    """A single text as a string, the form that every server accepts."""
     if len(content) == 1 and content[0].keys() == {"type", "text"}:
         return str(content[0]["text"])
     return content
@@ -261,5 +259,5 @@ def _short(content: list[Fields]) -> str | list[Fields]:
 def recognizes(response: Any) -> bool:
     if get(response, "object") in ("chat.completion", "chat.completion.chunk"):
         return True
-    # Servers of other makers leave `object` out, and Azure leaves it empty in the first chunk.
+    # Some servers omit `object`, and Azure leaves it empty in the first chunk.
     return isinstance(get(response, "choices"), list)

@@ -1,5 +1,5 @@
-"""What a Chat Completions response becomes; what its parts carry for this format alone is told in
-`openai_chat`.
+"""Records responses of Chat Completions as events. `openai_chat` describes the data that parts hold
+for this format only.
 """
 
 import json
@@ -10,14 +10,15 @@ from runfold_projections.providers.recording import Blocks, get, plain, whole
 from runfold_schemas.data import Data
 
 _ORDER: Final = ("reasoning_content", "reasoning", "content", "refusal", "audio")
-"""Members of a message in the order in which a stream has them; what else there is comes after."""
+"""The members of a message in the order of a stream. Other members follow."""
 
 
 class ChatRecorder:
-    """Records the first choice: a run goes on with one answer. A fault tells of the others.
+    """Records the first choice, because a run continues with one answer. Other choices become a
+    fault.
 
-    A message is kept open until its `finish_reason`, because its deltas may come in any order:
-    calls before the text, and several calls by turns.
+    A message stays open until its `finish_reason`, because its deltas may arrive in any order:
+    calls before the text, and pieces of several calls in turns.
     """
 
     def __init__(self, tool_names: Mapping[str, str]) -> None:
@@ -43,7 +44,7 @@ class ChatRecorder:
             self._count(usage)
         choices = get(chunk, "choices")
         if not choices:
-            self._said_nothing(chunk)
+            self._without_choices(chunk)
             return ()
         events: list[Data] = []
         for choice in self._items(choices, "choices"):
@@ -54,8 +55,8 @@ class ChatRecorder:
                 self.blocks.fault("more than one choice: the first is recorded")
         return events
 
-    def _said_nothing(self, chunk: Any) -> None:
-        # A chunk of usage has an empty list of choices.
+    def _without_choices(self, chunk: Any) -> None:
+        # A chunk with the usage has an empty list of choices.
         if (error := get(chunk, "error")) is not None:
             self.blocks.fault(f"the server broke off: {plain(get(error, 'message') or error)}")
         elif get(chunk, "choices") is None and get(chunk, "usage") is None:
@@ -68,9 +69,9 @@ class ChatRecorder:
     def _choice(self, choice: Any) -> list[Data]:
         delta = get(choice, "delta")
         if delta is not None:
-            self._say(_members(delta))
+            self._take(_members(delta))
         elif (message := get(choice, "message")) is not None:
-            self._say(sorted(_members(message), key=_place))
+            self._take(sorted(_members(message), key=_rank))
         reason = get(choice, "finish_reason")
         self.blocks.unfinished = not reason and self.blocks.stop_reason is None and delta is not None
         if not reason:
@@ -78,7 +79,7 @@ class ChatRecorder:
         self.blocks.stop_reason = self.blocks.word(reason) or None
         return self._close()
 
-    def _say(self, members: Iterable[tuple[str, Any]]) -> None:
+    def _take(self, members: Iterable[tuple[str, Any]]) -> None:
         for name, value in members:
             if not value:
                 continue
@@ -86,30 +87,30 @@ class ChatRecorder:
                 case "role":
                     pass
                 case "content":
-                    self._said(value)
+                    self._take_content(value)
                 case "reasoning_content" | "reasoning":
-                    self._thought(name, value)
+                    self._take_reasoning(name, value)
                 case "refusal":
                     self.blocks.text("refusal", self.blocks.string(value), refusal=True)
                 case "tool_calls":
                     for position, call in enumerate(self._items(value, name)):
-                        self._called(call, position)
+                        self._take_call(call, position)
                 case "function_call":
-                    self._called_of_old(value)
+                    self._take_function_call(value)
                 case "audio":
-                    self._sounded(value)
+                    self._take_audio(value)
                 case "annotations":
                     self._annotations += plain(self._items(value, name))
                 case _:
-                    self._members[whole(name)] = _grown(self._members.get(name), plain(value))
+                    self._members[whole(name)] = _extend(self._members.get(name), plain(value))
 
-    def _thought(self, name: str, text: Any) -> None:
-        # Servers that change from one name to the other say it twice.
+    def _take_reasoning(self, name: str, text: Any) -> None:
+        # Some servers send reasoning under both names.
         self._reasoning = self._reasoning or name
         if name == self._reasoning:
             self.blocks.thinking("reasoning", self.blocks.string(text), member=name)
 
-    def _said(self, content: Any) -> None:
+    def _take_content(self, content: Any) -> None:
         if isinstance(content, str):
             self._text(content)
             return
@@ -127,18 +128,18 @@ class ChatRecorder:
             self._content.append(("text", len(self._content)))
         self.blocks.text(self._content[-1], text)
 
-    def _called(self, call: Any, position: int) -> None:
+    def _take_call(self, call: Any, position: int) -> None:
         tool_id = self.blocks.word(get(call, "id"))
-        said = get(call, "function", "custom")
-        name = self.blocks.word(get(said, "name"))
+        function = get(call, "function", "custom")
+        name = self.blocks.word(get(function, "name"))
         key = self._call_key(get(call, "index"), position, tool_id=tool_id, name=name)
         self.blocks.call(key, tool_id=tool_id, name=name)
         if get(call, "type") == "custom" or key in self._custom:
-            text = self._custom.get(key, "") + self.blocks.string(get(said, "input"))
+            text = self._custom.get(key, "") + self.blocks.string(get(function, "input"))
             self._custom[key] = text
             self.blocks.call(key, tool_id=None, name=None, custom=True)
             self.blocks.arguments(key, {"input": whole(text)})
-        elif (arguments := get(said, "arguments")) is not None:
+        elif (arguments := get(function, "arguments")) is not None:
             # Some servers decode the arguments before they answer.
             text = (
                 arguments if isinstance(arguments, str) else json.dumps(plain(arguments), ensure_ascii=False)
@@ -146,31 +147,29 @@ class ChatRecorder:
             self.blocks.arguments_text(key, text)
 
     def _call_key(self, index: Any, position: int, *, tool_id: str, name: str) -> Any:
-        """Which call a delta belongs to. Some servers leave `index` out, or give every call the
-        same.
+        """The key of the call that a delta belongs to. Some servers omit `index`, or give every
+        call the same index.
         """
         key: Any = ("call", index if isinstance(index, int) else position)
         if isinstance(index, int) or tool_id:
-            known = self._calls.get(key)
-            if known and tool_id and name and tool_id != known:
+            first_id = self._calls.get(key)
+            if first_id and tool_id and name and tool_id != first_id:
                 key = (*key, tool_id)
         elif self._calls:
             key = next(reversed(self._calls))
         self._calls[key] = self._calls.get(key) or tool_id
         return key
 
-    def _called_of_old(self, call: Any) -> None:
-        """The one call that a message could make before calls had ids. It gets one, and is a call
-        like others from here.
-        """
+    def _take_function_call(self, call: Any) -> None:
+        """Takes the single call of the older form, which has no id. The call gets an id."""
         tool_id = f"{self.blocks.message_id or 'call'}-f"
         self._calls.setdefault("function_call", tool_id)
         self.blocks.call("function_call", tool_id=tool_id, name=self.blocks.word(get(call, "name")))
         self.blocks.arguments_text("function_call", self.blocks.string(get(call, "arguments")))
 
-    def _sounded(self, audio: Any) -> None:
-        """Speech is kept as its words. The sound itself is not: it is large, and a request names it
-        by its id.
+    def _take_audio(self, audio: Any) -> None:
+        """Keeps the words of speech. The sound is not kept, because it is large and a request
+        refers to it by its id.
         """
         for name in ("id", "expires_at"):
             if isinstance(value := get(audio, name), str | int):
@@ -184,20 +183,18 @@ class ChatRecorder:
         return [data for key in ("reasoning", *texts, *calls) for data in self.blocks.close(key)]
 
     def _attach(self, texts: list[Any], calls: list[Any]) -> None:
-        """Gives what is for the provider alone to the first part of the message, so that others can
-        do without it.
-        """
-        said = [key for key in texts if self.blocks.is_open(key) and key[0] != "content"]
+        """Attaches the data for this provider only to the first part of the message."""
+        open_texts = [key for key in texts if self.blocks.is_open(key) and key[0] != "content"]
         annotations, self._annotations = self._annotations, []
-        if annotations and said:
-            self.blocks.text(said[0], "", annotations=annotations)
+        if annotations and open_texts:
+            self.blocks.text(open_texts[0], "", annotations=annotations)
         members, self._members = self._members, {}
         if not members:
             return
         if self.blocks.is_open("reasoning"):
             self.blocks.thinking("reasoning", members=members)
-        elif said:
-            self.blocks.text(said[0], "", members=members)
+        elif open_texts:
+            self.blocks.text(open_texts[0], "", members=members)
         elif calls:
             self.blocks.call(calls[0], tool_id=None, name=None, members=members)
         else:
@@ -216,7 +213,7 @@ class ChatRecorder:
     def _items(self, value: Any, what: str) -> list[Any]:
         if isinstance(value, list):
             return value
-        self.blocks.fault(f"{what} is a {type(value).__name__} and no list")
+        self.blocks.fault(f"{what} is a {type(value).__name__} and not a list")
         return []
 
 
@@ -224,17 +221,17 @@ def _members(value: Any) -> Iterable[tuple[str, Any]]:
     """The members of a message or a delta, also those that the SDK does not know."""
     if isinstance(value, Mapping):
         return value.items()
-    known = getattr(value, "__dict__", None) or {}
+    fields = getattr(value, "__dict__", None) or {}
     extra = getattr(value, "__pydantic_extra__", None)
-    return [*known.items(), *extra.items()] if extra else known.items()
+    return [*fields.items(), *extra.items()] if extra else fields.items()
 
 
-def _place(member: tuple[str, Any]) -> int:
+def _rank(member: tuple[str, Any]) -> int:
     return _ORDER.index(member[0]) if member[0] in _ORDER else len(_ORDER)
 
 
-def _grown(old: Any, new: Any) -> Any:
-    """A member that a stream says piece by piece."""
+def _extend(old: Any, new: Any) -> Any:
+    """The value of a member that a stream sends piece by piece."""
     match old, new:
         case (str(), str()) | (list(), list()):
             return old + new

@@ -1,20 +1,20 @@
-"""OpenAI's Responses API: a flat list of items, in the order of the ledger.
+"""OpenAI's Responses API: encodes a ledger as a flat list of items, in the order of the ledger.
 
-Items that this API gave go back as they came, with their ids: it pairs them (400: "Item 'fc_…' of
-type 'function_call' was provided without its required 'reasoning' item"). The other way round it
-refuses reasoning that nothing followed ("…without its required following item"): where a run broke
-off there, the reasoning is left out and listed. Reasoning of other providers is refused.
+Items of this API are sent back unchanged and with their ids, because the API pairs them (400: "Item
+'fc_…' of type 'function_call' was provided without its required 'reasoning' item"). It also refuses
+reasoning that nothing follows ("…without its required following item"). If a run broke off after
+reasoning, that reasoning is omitted and listed. Reasoning of other providers is refused.
 
-Call ids are unique in a whole request ("Duplicate function_call_output for call_id"), so ids that a
-conversation repeats are numbered.
+The ids of calls are unique in a whole request ("Duplicate function_call_output for call_id"), so
+repeated ids are numbered.
 
-What is for this provider alone (`provider_data["openai-responses"]`):
+Data for this provider only (`provider_data["openai-responses"]`):
 
-- `item`: the members of the item that are no word of the ledger (id, status, phase,
+- `item`: the members of the item that the ledger has no field for (id, status, phase,
   encrypted_content, …);
-- a text's `part`: those of its content part (annotations, logprobs), and `refusal` (true);
-- a call's `arguments`, where the exact text is not that of compact JSON, and `custom` (true) for
-  free text.
+- for a text: `part`, the same members of its content part (annotations, logprobs), and `refusal`
+  (true);
+- for a call: `arguments`, if the exact text is not compact JSON, and `custom` (true) for free text.
 """
 
 import re
@@ -72,11 +72,11 @@ def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
             items.assistant(message)
         else:
             items.others(message)
-    return encoding.encoded({"input": items.list})
+    return encoding.finish({"input": items.list})
 
 
 class _Items:
-    """The items so far, and what later ones must know of them."""
+    """The items so far, with the ids and the custom calls that later items depend on."""
 
     def __init__(self, encoding: Encoding) -> None:
         self.list: list[Fields] = []
@@ -85,21 +85,21 @@ class _Items:
         self._custom: set[str] = set()
 
     def others(self, message: Message) -> None:
-        """A message of the system or the user; results are items of their own, in their place."""
+        """Adds a message of the system or the user. Results become items of their own."""
         content: list[Fields] = []
         for part in self._encoding.parts(message):
             match part:
                 case ToolResultPart():
-                    self._say(message.role, content)
+                    self._add_message(message.role, content)
                     content = []
-                    self._answer(part)
+                    self._result(part)
                 case TextPart():
                     content += self._content(part)
                 case ImagePart() | DocumentPart() if message.role == "user":
                     content += self._content(part)
                 case _:
-                    self._encoding.refuse(f"a {part.type} in a {message.role} message")
-        self._say(message.role, content)
+                    self._encoding.refuse(f"a message of the {message.role} cannot hold {part.type} parts")
+        self._add_message(message.role, content)
 
     def assistant(self, message: Message) -> None:
         last = max(
@@ -114,16 +114,16 @@ class _Items:
             match part:
                 case ToolUsePart():
                     self._call(part)
-                case ThinkingPart() if "item" in self._encoding.own(part):
-                    self._reason(self._item(part), followed=at < last)
+                case ThinkingPart() if "item" in self._encoding.provider_data(part):
+                    self._reasoning(self._item(part), followed=at < last)
                 case OpaquePart(provider="openai-responses", content=dict(item)):
                     self.list.append(item)
                 case _:
-                    self._encoding.refuse(f"a {part.type} of the assistant that is not this provider's")
+                    self._encoding.refuse(f"a {part.type} of the assistant from another provider")
 
     def _text(self, part: TextPart, group: Fields | None) -> Fields | None:
-        """Adds a text; gives the item that takes further texts of the same id, if it is one."""
-        item, data = self._item(part), self._encoding.own(part)
+        """Adds a text. Returns the item that takes further texts with the same id, if any."""
+        item, data = self._item(part), self._encoding.provider_data(part)
         if not part.text and not item:
             self._encoding.leave_out("an empty text", rule="text-not-blank")
             return group
@@ -136,16 +136,16 @@ class _Items:
             group["content"].append(content)
             return group
         if not self._is_new(item):
-            # A message of another provider has no id, and the short form is made for that.
+            # A message of another provider has no id. The short form needs none.
             self.list.append({"role": "assistant", "content": part.text})
             return None
         group = {"type": "message", "role": "assistant", "status": "completed", **item, "content": [content]}
         self.list.append(group)
         return group
 
-    def _reason(self, item: Fields, *, followed: bool) -> None:
+    def _reasoning(self, item: Fields, *, followed: bool) -> None:
         if not followed:
-            self._encoding.leave_out("reasoning that nothing followed", rule="more-than-thinking")
+            self._encoding.leave_out("reasoning that nothing follows", rule="more-than-thinking")
         elif "id" in item and not self._is_new(item):
             self._encoding.leave_out(f"reasoning {item['id']!r} a second time", rule="more-than-thinking")
         else:
@@ -156,22 +156,24 @@ class _Items:
         item = self._item(part)
         if not self._is_new(item):
             item.pop("id", None)
-        named = {"call_id": call.id, "name": call.name}
-        if self._encoding.own(part).get("custom") and isinstance(text := get(part.input, "input"), str):
+        members = {"call_id": call.id, "name": call.name}
+        if self._encoding.provider_data(part).get("custom") and isinstance(
+            text := get(part.input, "input"), str
+        ):
             self._custom.add(call.id)
-            self.list.append({"type": "custom_tool_call", **item, **named, "input": text})
+            self.list.append({"type": "custom_tool_call", **item, **members, "input": text})
         else:
-            self.list.append({"type": "function_call", **item, **named, "arguments": arguments_text(part)})
+            self.list.append({"type": "function_call", **item, **members, "arguments": arguments_text(part)})
 
-    def _answer(self, part: ToolResultPart) -> None:
-        call = self._encoding.answered(part)
+    def _result(self, part: ToolResultPart) -> None:
+        call = self._encoding.match_call(part)
         if call is None:
             return
-        attached = [item for attachment in part.attachments for item in self._content(attachment)]
+        media = [item for attachment in part.attachments for item in self._content(attachment)]
         output: str | list[Fields] = text_of(part.content)
-        if attached:
-            said = [] if part.content in (None, "") else [{"type": "input_text", "text": output}]
-            output = [*said, *attached]
+        if media:
+            texts = [] if part.content in (None, "") else [{"type": "input_text", "text": output}]
+            output = [*texts, *media]
         kind = "custom_tool_call_output" if call.id in self._custom else "function_call_output"
         self.list.append({"type": kind, "call_id": call.id, "output": output})
 
@@ -184,7 +186,7 @@ class _Items:
                 return [{"type": "input_text", "text": part.text}]
             case ImagePart():
                 url = image_url(self._encoding, part)
-                detail = self._encoding.own(part).get("detail") or "auto"
+                detail = self._encoding.provider_data(part).get("detail") or "auto"
                 return [{"type": "input_image", "image_url": url, "detail": detail}] if url else []
             case DocumentPart():
                 return self._document(part)
@@ -194,21 +196,21 @@ class _Items:
             data = f"data:{part.media_type};base64,{part.data}"
             return [{"type": "input_file", "filename": _file_name(part), "file_data": data}]
         if not part.url.startswith(("https://", "http://")):
-            self._encoding.refuse(f"a document at {part.url!r}: OpenAI fetches http alone")
+            self._encoding.refuse(f"a document at {part.url!r}: OpenAI only fetches http and https")
             return []
         return [{"type": "input_file", "file_url": part.url}]
 
-    def _say(self, role: str, content: list[Fields]) -> None:
+    def _add_message(self, role: str, content: list[Fields]) -> None:
         if len(content) == 1 and content[0]["type"] == "input_text":
             self.list.append({"role": role, "content": content[0]["text"]})
         elif content:
             self.list.append({"role": role, "content": content})
 
     def _item(self, part: Part) -> Fields:
-        return dict(_mapping(self._encoding.own(part).get("item")))
+        return dict(_mapping(self._encoding.provider_data(part).get("item")))
 
     def _is_new(self, item: Mapping[str, Any]) -> bool:
-        """Whether the item has an id that no item before it has: a request may say each once."""
+        """Whether the item has an id that no earlier item has. A request may have each id once."""
         item_id = item.get("id")
         if not isinstance(item_id, str) or item_id in self._ids:
             return False
@@ -228,7 +230,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _file_name(part: DocumentPart) -> str:
-    """A name with an ending: by it OpenAI tells what the file is."""
+    """The name with an ending, from which OpenAI infers the type of the file."""
     name = part.name or "document"
     ending = _ENDINGS.get(part.media_type, ".txt" if part.media_type.startswith("text/") else "")
     return name if "." in name else f"{name}{ending}"

@@ -1,5 +1,5 @@
-"""What a response of the Responses API becomes; what its parts carry for this format alone is told
-in `openai_responses`.
+"""Records responses of the Responses API as events. `openai_responses` describes the data that
+parts hold for this format only.
 """
 
 import json
@@ -15,15 +15,15 @@ _BROKEN: Final = frozenset({"failed", "cancelled", "in_progress", "queued"})
 class ResponsesRecorder:
     """Records the items of a response.
 
-    A stream says each item twice: in deltas, and whole when it is done. Text is taken from the
-    deltas, because they may be events already (`Blocks.partial`); everything that only the whole
-    item has is added when it is done. Items that no event told of are in the last event's response.
+    A stream has each item twice: in deltas, and whole when it is done. Text is taken from the
+    deltas, because they may be events already (`Blocks.partial`). The rest is taken from the whole
+    item. Items that the stream did not send are taken from the response in the last event.
     """
 
     def __init__(self, tool_names: Mapping[str, str]) -> None:
         self.blocks = Blocks("openai-responses", tool_names=tool_names)
-        # Of each item: the keys of texts that have begun, and the piece of reasoning that a delta
-        # was of last.
+        # For each item: the keys of texts that have begun, and the piece of reasoning to which the
+        # last delta belonged.
         self._texts: dict[Any, list[Any]] = {}
         self._reasoning: dict[Any, tuple[Any, ...]] = {}
         self._streamed: set[Any] = set()
@@ -60,8 +60,8 @@ class ResponsesRecorder:
                 self.blocks.unfinished = True
                 self._error(get(chunk, "error") or chunk)
             case str():
-                # The progress of a hosted tool, and the ends of what deltas said: the whole item
-                # has it all.
+                # The progress of a hosted tool, or the end of a series of deltas. The whole item
+                # has all of it.
                 pass
             case _:
                 self.blocks.fault(f"a {type(chunk).__name__} without a type")
@@ -72,10 +72,11 @@ class ResponsesRecorder:
         self.blocks.model = self.blocks.word(get(response, "model")) or self.blocks.model
 
     def _last(self, response: Any) -> list[Data]:
-        """What the response says of itself when it ends."""
+        """The last events, with items that the stream did not send, the usage and the status."""
         events: list[Data] = []
         output = enumerate(self._items(get(response, "output"), "output"))
-        for index, item in [untold for untold in output if not self._is_done(*untold)]:
+        missing = [(index, item) for index, item in output if not self._is_done(index, item)]
+        for index, item in missing:
             events += self._item(index, item)
         if (error := get(response, "error")) is not None:
             self._error(error)
@@ -91,7 +92,7 @@ class ResponsesRecorder:
         return index in self._done or self.blocks.word(get(item, "id")) in self._done
 
     def _place(self, chunk: Any) -> Any:
-        """Where its item is; some servers say only which it is."""
+        """The index of the chunk's item, or its id, because some servers only send the id."""
         index = get(chunk, "output_index")
         return index if isinstance(index, int) else self.blocks.word(get(chunk, "item_id"))
 
@@ -120,7 +121,7 @@ class ResponsesRecorder:
 
     def _added(self, place: Any, item: Any) -> None:
         self.blocks.unfinished = True
-        # So that a call that breaks off in its arguments has a name.
+        # Recorded now, so that a call that breaks off in its arguments has a name.
         if get(item, "type") in ("function_call", "custom_tool_call"):
             self._name(place, item)
 
@@ -131,36 +132,36 @@ class ResponsesRecorder:
             case "message":
                 return self._message(place, item)
             case "reasoning":
-                return self._reasoned(place, item)
+                return self._reasoning_item(place, item)
             case "function_call":
-                return self._called(place, item)
+                return self._function_call(place, item)
             case "custom_tool_call":
-                return self._called_freely(place, item)
+                return self._custom_call(place, item)
             case _:
                 self.blocks.other((place, "other"), plain(item))
                 return self.blocks.close((place, "other"))
 
     def _message(self, place: Any, item: Any) -> list[Data]:
-        begun = self._texts.pop(place, [])
+        open_keys = self._texts.pop(place, [])
         events: list[Data] = []
         members = _rest(item, "type", "role", "content")
         for index, part in enumerate(self._items(get(item, "content"), "content")):
             key = (place, index)
             kind = get(part, "type")
             if kind in ("output_text", "refusal"):
-                said = self.blocks.string(get(part, "refusal" if kind == "refusal" else "text"))
+                text = self.blocks.string(get(part, "refusal" if kind == "refusal" else "text"))
                 data: dict[str, Any] = {"item": members, "part": _rest(part, "type", "text", "refusal")}
                 if kind == "refusal":
                     data["refusal"] = True
-                given = {name: value for name, value in data.items() if value}
-                self.blocks.text(key, "" if self.blocks.is_open(key) else said, **given)
+                data = {name: value for name, value in data.items() if value}
+                self.blocks.text(key, "" if self.blocks.is_open(key) else text, **data)
             else:
-                # The item goes back without its id, which its texts have.
+                # The item is sent back without its id, which its texts have.
                 self.blocks.other(key, {"type": "message", "role": "assistant", "content": [plain(part)]})
             events += self.blocks.close(key)
-        return events + [data for key in begun for data in self.blocks.close(key)]
+        return events + [data for key in open_keys for data in self.blocks.close(key)]
 
-    def _reasoned(self, place: Any, item: Any) -> list[Data]:
+    def _reasoning_item(self, place: Any, item: Any) -> list[Data]:
         key = (place, "reasoning")
         pieces = [
             self.blocks.string(get(piece, "text"))
@@ -171,7 +172,7 @@ class ResponsesRecorder:
         self.blocks.thinking(key, text, item=_rest(item, "type"))
         return self.blocks.close(key)
 
-    def _called(self, place: Any, item: Any) -> list[Data]:
+    def _function_call(self, place: Any, item: Any) -> list[Data]:
         key = (place, "call")
         self._name(place, item)
         if place not in self._streamed:
@@ -183,7 +184,7 @@ class ResponsesRecorder:
             self.blocks.call(key, tool_id=None, name=None, item=members)
         return self.blocks.close(key)
 
-    def _called_freely(self, place: Any, item: Any) -> list[Data]:
+    def _custom_call(self, place: Any, item: Any) -> list[Data]:
         key = (place, "call")
         self._name(place, item)
         self.blocks.arguments(key, {"input": whole(self.blocks.string(get(item, "input")))})
@@ -196,8 +197,9 @@ class ResponsesRecorder:
         self.blocks.call((place, "call"), tool_id=tool_id, name=self.blocks.word(get(item, "name")))
 
     def _error(self, error: Any) -> None:
-        told = [str(plain(said)) for said in (get(error, "code"), get(error, "message")) if said is not None]
-        self.blocks.fault(": ".join(["the response failed", *told]))
+        members = (get(error, "code"), get(error, "message"))
+        details = [str(plain(member)) for member in members if member is not None]
+        self.blocks.fault(": ".join(["the response failed", *details]))
 
     def _count(self, usage: Any) -> None:
         details = get(usage, "input_tokens_details")
@@ -212,13 +214,13 @@ class ResponsesRecorder:
         if isinstance(value, list):
             return value
         if value is not None:
-            self.blocks.fault(f"{what} is a {type(value).__name__} and no list")
+            self.blocks.fault(f"{what} is a {type(value).__name__} and not a list")
         return []
 
 
-def _rest(value: Any, *known: str) -> dict[str, Any]:
-    """The members that no word of the ledger says. A null says nothing, and in a request some of
-    them are refused.
+def _rest(value: Any, *recorded: str) -> dict[str, Any]:
+    """The members that are not recorded otherwise. Nulls are left out, because the API refuses some
+    of them in a request.
     """
     members = plain(value)
     if not isinstance(members, dict):
@@ -226,5 +228,5 @@ def _rest(value: Any, *known: str) -> dict[str, Any]:
     return {
         name: member
         for name, member in members.items()
-        if name not in known and member is not None and member != []
+        if name not in recorded and member is not None and member != []
     }

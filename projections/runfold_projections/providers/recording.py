@@ -1,10 +1,9 @@
-"""What a provider's response becomes: events in the provider's order, from a whole response or from
-its stream.
+"""Turns a provider's response, whole or streamed, into events in the provider's order.
 
-A provider's module translates its vocabulary into the calls of `Blocks`, and nothing that comes
-from a provider raises here: what is unknown is kept as it is, what is wrong is a fault on the
-response's last event. A block becomes an event when it is complete; one that the stream broke off
-becomes what it can be without breaking the ledger.
+The module of a provider translates the response into calls of `Blocks`. No response raises an error
+here: unknown blocks are kept unchanged, and defects become faults of the response's last event. A
+complete block becomes an event. If the stream breaks off, an incomplete block becomes an event that
+does not break the ledger.
 """
 
 import json
@@ -32,20 +31,17 @@ _FAULTS_MAX: Final = 100
 
 
 class Recorder(Protocol):
-    """Makes events of one response of one provider. Use a new one for each response."""
+    """Makes events of one response of one provider. Use a new recorder for each response."""
 
     blocks: "Blocks"
-    """What has arrived. `blocks.end()` gives the last events of a stream, also of one that broke
-    off.
+    """The blocks so far. `blocks.end()` returns the last events of a stream, also if it broke off.
     """
 
     def response(self, response: Any) -> Sequence[Data]:
-        """The events of a whole response to its end, given as the SDK's object or as decoded
-        JSON.
-        """
+        """The events of a whole response, which is an object of the SDK or decoded JSON."""
 
     def feed(self, chunk: Any) -> Sequence[Data]:
-        """Takes the next chunk of a stream and gives the blocks that it completes."""
+        """Takes the next chunk of a stream. Returns the events of the blocks that it completes."""
 
 
 @dataclass(slots=True)
@@ -58,15 +54,15 @@ class _Block:
     tool_id: str = ""
     name: str = ""
     arguments: Any = None
-    """Decoded already, where the provider sends them so; else they are in `pieces`."""
+    """The arguments, if the provider sends them decoded. Otherwise their text is in `pieces`."""
     content: Any = None
     usable: bool = True
     data: dict[str, Any] = field(default_factory=dict)
-    """For the provider alone."""
+    """Data for this provider only."""
 
 
 class Blocks:
-    """The blocks of a response while they arrive. Keys are the provider's: an index, or an id."""
+    """The blocks of a response while they arrive. Keys are the provider's indexes or ids."""
 
     def __init__(
         self,
@@ -78,8 +74,8 @@ class Blocks:
     ) -> None:
         """`tool_names` is `Encoded.tool_names` of the request.
 
-        `has_ids` says whether the provider's calls have ids, and `arguments_are_text` whether it
-        takes the arguments of a call back as text: then their exact text is kept.
+        `has_ids` says whether the provider's calls have ids. `arguments_are_text` says whether
+        requests hold the arguments of a call as text; then their exact text is kept.
         """
         self.provider: Provider = provider
         self._has_ids = has_ids
@@ -89,19 +85,19 @@ class Blocks:
         self.stop_reason: str | None = None
         self.faults: list[str] = []
         self.unfinished = False
-        """Set while a stream has begun and not said that it ends: then `end` leaves it marked as
+        """True while a stream has begun and not announced its end. Then `end` marks the response as
         broken off.
         """
         self._tool_names = tool_names or {}
         self._open: dict[Any, _Block] = {}
         self._count = 0
         self._tool_ids: set[str] = set()
-        # No model until the end: some providers count anew in each chunk.
+        # Kept until the end, because some providers count again in each chunk.
         self._usage: dict[str, int] = {}
 
     @property
     def message_id(self) -> str | None:
-        """The provider's id of the response, if it has said one that an event can carry."""
+        """The provider's id of the response, if an event can hold it."""
         return self._message_id
 
     @message_id.setter
@@ -112,8 +108,8 @@ class Blocks:
         self._message_id = id_
 
     def text(self, key: Any, text: str, **data: Any) -> None:
-        """More text of block `key`, which begins here if it is new. `data` is for the provider
-        alone.
+        """Adds text to block `key`, which begins with the first call. `data` is for this provider
+        only.
         """
         block = self._block(key, "text")
         block.pieces.append(text)
@@ -122,7 +118,7 @@ class Blocks:
     def thinking(
         self, key: Any, text: str = "", *, signature: str = "", redacted: str | None = None, **data: Any
     ) -> None:
-        """More thinking; a signature grows as the text does. `redacted` is base64 (`is_base64`)."""
+        """Adds thinking, with text and signature in pieces. `redacted` is base64 (`is_base64`)."""
         block = self._block(key, "thinking")
         block.pieces.append(text)
         block.signature += whole(signature)
@@ -130,55 +126,55 @@ class Blocks:
         block.data.update(data)
 
     def call(self, key: Any, *, tool_id: str | None, name: str | None, **data: Any) -> None:
-        """A call of a tool begins, or says more of itself."""
+        """Begins a call of a tool, or adds to it."""
         block = self._block(key, "call")
         block.tool_id = whole(tool_id or block.tool_id)
         block.name = whole(name or block.name)
         block.data.update(data)
 
     def arguments_text(self, key: Any, piece: str) -> None:
-        """More of the JSON text of a call's arguments."""
+        """Adds a piece of the JSON text of a call's arguments."""
         self._block(key, "call").pieces.append(piece)
 
     def arguments(self, key: Any, arguments: Any) -> None:
-        """A call's arguments, decoded."""
+        """Sets a call's arguments, decoded."""
         self._block(key, "call").arguments = arguments
 
     def other(self, key: Any, content: Any, *, usable: bool = True) -> None:
-        """A block that has no word here. One that the provider would not take back is not
-        `usable`.
+        """Sets a block of an unknown kind. `usable` says whether the provider would accept the
+        block in a request.
         """
         block = self._block(key, "other")
         block.content, block.usable = content, usable
 
     def keep(self, key: Any, data: Mapping[str, Any]) -> None:
-        """More of the open block `key` that is for the provider alone, under any names."""
+        """Adds data for this provider only to the open block `key`."""
         if block := self._open.get(key):
             block.data.update(data)
 
     def usage(self, **tokens: Any) -> None:
-        """What the response cost so far; later figures replace earlier ones."""
+        """Sets the number of tokens so far. Later numbers replace earlier numbers."""
         for name, count in tokens.items():
             if isinstance(count, int) and 0 <= count < 2**63:
                 self._usage[name] = count
 
     def fault(self, text: str) -> None:
-        """Notes what is wrong. A stream may say the same a thousand times, and a fault is a
-        sentence.
+        """Adds a fault, a sentence. Repeated faults are ignored, because a stream may repeat a
+        defect often.
         """
         if len(self.faults) < _FAULTS_MAX and (sentence := whole(text)) not in self.faults:
             self.faults.append(sentence)
 
     def string(self, value: Any) -> str:
-        """A text as the provider gave it: "" if it gave none, and a fault if it is no text."""
+        """`value` if it is a string. Otherwise "", with a fault unless it is None."""
         if isinstance(value, str):
             return value
         if value is not None:
-            self.fault(f"a {type(value).__name__} stands in the place of a text: {value!r:.100}")
+            self.fault(f"a {type(value).__name__} instead of a text: {value!r:.100}")
         return ""
 
     def word(self, value: Any) -> str:
-        """As `string`, of one that comes whole, unlike the pieces of a stream, which may part a
+        """The same as `string` for a text that is not split into pieces. Pieces may split a
         character.
         """
         return whole(self.string(value))
@@ -187,18 +183,16 @@ class Blocks:
         return key in self._open
 
     def close(self, key: Any) -> list[Data]:
-        """Block `key` is complete: its event. Nothing if it is not open."""
+        """Ends block `key` and returns its event. Returns nothing if the block is not open."""
         block = self._open.pop(key, None)
         return [] if block is None else self._event(block)
 
     def close_all(self) -> list[Data]:
-        """Every open block is complete, in the order in which they began."""
+        """Ends all open blocks, in the order in which they began."""
         return [data for key in list(self._open) for data in self.close(key)]
 
     def partial(self) -> list[Data]:
-        """The text that has arrived and is no event yet, so that who follows the run sees it
-        grow.
-        """
+        """Events for the text that has arrived so far, so that followers of the run see it grow."""
         events: list[Data] = []
         for block in self._open.values():
             text = whole("".join(block.pieces)) if block.kind == "text" else ""
@@ -208,17 +202,17 @@ class Blocks:
         return events
 
     def end(self, *, finished: bool = True) -> list[Data]:
-        """The response has ended, or broken off: what is left of its blocks, what it cost, and its
-        last event.
+        """Ends the response, or marks it as broken off. Returns the events of the open blocks, the
+        token usage and the last event.
         """
         finished = finished and not self.unfinished
         events = self.close_all() if finished else self._broken_off()
         if self._usage:
-            named = {"model": self.model} if self.model else {}
-            events.append(TokenUsage.model_validate({**self._usage, **named}))
-        end = {"model": self.model, "stop_reason": self.stop_reason, "faults": tuple(self.faults)}
-        given = {name: value for name, value in end.items() if value}
-        events.append(ResponseRecorded(**given) if finished else ResponseRecorded(**given, finished=False))
+            model = {"model": self.model} if self.model else {}
+            events.append(TokenUsage.model_validate({**self._usage, **model}))
+        members = {"model": self.model, "stop_reason": self.stop_reason, "faults": tuple(self.faults)}
+        fields = {name: value for name, value in members.items() if value}
+        events.append(ResponseRecorded(**fields) if finished else ResponseRecorded(**fields, finished=False))
         return events
 
     def _block(self, key: Any, kind: Literal["text", "thinking", "call", "other"]) -> _Block:
@@ -247,7 +241,7 @@ class Blocks:
                 case "text":
                     events += self._text(block)
                 case "thinking":
-                    # Not signed, so no part of the ledger.
+                    # Without its signature, so the ledger omits it.
                     events.append(Thinking(text=whole("".join(block.pieces)), content_index=block.index))
                 case "call":
                     self.fault(f"the call of {block.name!r} broke off in its arguments")
@@ -269,18 +263,18 @@ class Blocks:
         return [message]
 
     def _thinking(self, block: _Block) -> Thinking:
-        given: dict[str, Any] = {"content_index": block.index, "final": True}
+        fields: dict[str, Any] = {"content_index": block.index, "final": True}
         if block.redacted:
-            given["redacted"] = block.redacted
+            fields["redacted"] = block.redacted
         else:
-            given |= {"text": whole("".join(block.pieces)), "signature": block.signature}
-        return Thinking(**given, **self._provider_data(block))
+            fields |= {"text": whole("".join(block.pieces)), "signature": block.signature}
+        return Thinking(**fields, **self._provider_data(block))
 
     def _call(self, block: _Block) -> ToolCall:
         payload = block.arguments
         if payload is None:
             text = whole("".join(block.pieces))
-            payload = self._parsed(text, block)
+            payload = self._parse_arguments(text, block)
             if (
                 self._arguments_are_text
                 and json.dumps(payload, ensure_ascii=False, separators=(",", ":")) != text
@@ -301,14 +295,14 @@ class Blocks:
             **self._provider_data(block),
         )
 
-    def _parsed(self, text: str, block: _Block) -> Any:
+    def _parse_arguments(self, text: str, block: _Block) -> Any:
         try:
             payload = json.loads(text) if text else {}
-            # No event carries NaN, infinity or half a surrogate pair, all of which Python's parser
-            # takes.
+            # Python's parser accepts NaN, infinity and halves of surrogate pairs, which events
+            # cannot hold.
             json.dumps(payload, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError):
-            self.fault(f"the arguments of {block.name!r} are no JSON")
+            self.fault(f"the arguments of {block.name!r} are not JSON")
             return text
         return payload
 
@@ -320,26 +314,25 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def get(value: Any, *names: str) -> Any:
-    """The first of these members that is there and not null, of an SDK's object or of decoded
+    """The first of these members that is present and not null, of an SDK's object or of decoded
     JSON.
     """
-    # Every chunk of a stream comes through here, and both pydantic's own lookup and a test for
-    # `Mapping` take a while.
+    # Every chunk of a stream passes here, and both pydantic's own lookup and a test for `Mapping`
+    # are slow.
     members = value if isinstance(value, dict) else getattr(value, "__dict__", _NOTHING)
     for name in names:
-        found = members.get(name)
-        if found is None and members is not value and name not in members:
-            found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-        if found is not None:
-            return found
+        member = members.get(name)
+        if member is None and members is not value and name not in members:
+            member = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+        if member is not None:
+            return member
     return None
 
 
 def plain(value: Any) -> Any:
-    """An SDK's object as decoded JSON that an event can carry; bytes are base64, as on the wire."""
+    """An SDK's object as decoded JSON that an event can hold. Bytes become base64."""
     if hasattr(value, "model_dump"):
-        # An SDK takes what it does not know into fields of other types, and pydantic would warn of
-        # them.
+        # An SDK puts unknown data into fields of other types, of which pydantic would warn.
         return plain(value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False))
     match value:
         case Mapping():
@@ -359,8 +352,8 @@ def plain(value: Any) -> Any:
 
 
 def whole(text: str) -> str:
-    """The text in which halves of a surrogate pair are one character again, as streams part them;
-    lone ones are replaced.
+    """`text` with split surrogate pairs joined, because streams may split them. Lone halves are
+    replaced.
     """
     try:
         text.encode()
@@ -370,5 +363,5 @@ def whole(text: str) -> str:
 
 
 def is_base64(value: Any) -> bool:
-    """Whether this is base64 as our events take it."""
+    """Whether `value` is base64 in the form that events accept."""
     return isinstance(value, str) and _BASE64.fullmatch(value) is not None

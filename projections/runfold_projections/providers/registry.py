@@ -1,4 +1,4 @@
-"""The providers by name."""
+"""The providers by name, and the functions that choose a provider."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -15,10 +15,10 @@ class _Module(NamedTuple):
     encode: Callable[[Sequence[Message], Lossy], Encoded]
     recorder: Callable[[Mapping[str, str]], Recorder]
     recognizes: Callable[[Any], bool]
-    """Whether this is one of its responses, or a chunk of one of its streams."""
+    """Whether a value is a response of the provider, or a chunk of a stream."""
     user_first: bool
-    """Whether it refuses a conversation that the assistant begins, and a message of nothing but
-    thinking.
+    """Whether the provider refuses a conversation that the assistant begins, and a message with
+    nothing but thinking.
     """
 
 
@@ -41,66 +41,64 @@ _MODULES: Final[Mapping[Provider, _Module]] = {
 
 
 def encode(messages: Sequence[Message], provider: Provider, *, lossy: Lossy = "refuse") -> Encoded:
-    """The ledger as the provider's request. Raises `InexpressibleError` for a part that it has no
-    form for.
+    """The ledger as the provider's request. Raises `InexpressibleError` for a part that the request
+    format cannot hold, unless `lossy` is "drop".
     """
     return _MODULES[provider].encode(messages, lossy)
 
 
 def recorder(provider: Provider, *, tool_names: Mapping[str, str] | None = None) -> Recorder:
-    """Makes events of one response. `tool_names` are those of the request
-    (`Encoded.tool_names`).
-    """
+    """A recorder for one response. `tool_names` is `Encoded.tool_names` of the request."""
     return _MODULES[provider].recorder(tool_names or {})
 
 
 def provider_of(response: Any) -> Provider:
-    """Whose response this is, or whose stream this is the first chunk of. Raises
-    `InvalidEventError` if that cannot be told.
+    """The provider of a response, or of the first chunk of a stream. Raises `InvalidEventError` for
+    a value of an unknown form.
     """
     for provider, module in _MODULES.items():
         if module.recognizes(response):
             return provider
     raise InvalidEventError(
-        f"a {type(response).__name__} is the response of no known provider: name the provider",
+        f"a {type(response).__name__} is not the response of a known provider: name the provider",
         field="provider",
     )
 
 
 def validate(messages: Sequence[Message], provider: Provider, *, thinking: bool = False) -> list[Fault]:
-    """Everything for which the provider would refuse the ledger; `thinking` says whether it is
-    asked to think.
+    """The faults for which the provider would refuse the ledger. `thinking` says whether the
+    request turns thinking on.
     """
     faults = validate_bedrock(messages, thinking=thinking) if provider == "bedrock" else []
     faults += validate_strict(messages)
     if _MODULES[provider].user_first:
         faults += _order_faults(messages, provider)
     inexpressible = encode(messages, provider, lossy="drop").dropped
-    # Blank texts are left out by the encoder, and results without a call are told of above.
+    # The encoder omits blank texts, and `validate_strict` reports results without a call.
     return faults + [
         fault for fault in inexpressible if fault.rule not in ("text-not-blank", "result-has-call")
     ]
 
 
 def _order_faults(messages: Sequence[Message], provider: Provider) -> list[Fault]:
-    spoken = [
+    visible = [
         (index, message)
         for index, message in enumerate(messages)
         if message.role != "system" and not all(_is_blank(part) for part in message.parts)
     ]
     faults = []
-    if spoken and spoken[0][1].role != "user":
+    if visible and visible[0][1].role != "user":
         text = f"{provider}: a conversation begins with a message of the user"
-        faults.append(Fault(rule="first-message-user", text=text, message_index=spoken[0][0]))
-    for index, message in spoken:
+        faults.append(Fault(rule="first-message-user", text=text, message_index=visible[0][0]))
+    for index, message in visible:
         if message.role == "assistant" and all(
             isinstance(part, ThinkingPart) or _is_blank(part) for part in message.parts
         ):
-            text = f"{provider}: a message of the assistant says more than its thinking"
+            text = f"{provider}: a message of the assistant contains more than thinking"
             faults.append(Fault(rule="more-than-thinking", text=text, message_index=index))
     return faults
 
 
 def _is_blank(part: object) -> bool:
-    """Whether the encoder leaves the part out, because it says nothing."""
+    """Whether the part is blank text, which the encoder omits."""
     return isinstance(part, TextPart) and not part.text.strip()

@@ -1,12 +1,12 @@
-"""Texts as vectors, so that memories can be found by what they mean: a model on this machine, or an
-endpoint that has one.
+"""Computes vectors of texts, so that memories can be found by their meaning, with a model on this
+machine or at an endpoint.
 
     async with embedder_of(settings) as embedder:
         facts = await embedder.embed(["The user prefers window seats", "The user has a dog"])
         [query] = await embedder.embed(["where do they sit in a plane?"])
         nearest(query, facts, limit=1)
 
-Needs `runfold[memory]`. To import this loads no model and no library but numpy.
+Needs `runfold[memory]`. Importing this package loads no model, and no library except numpy.
 """
 
 from runfold.embeddings.choice import embedder_of

@@ -1,4 +1,4 @@
-"""Which embedder the settings ask for."""
+"""Chooses the embedder for the settings."""
 
 import logging
 
@@ -11,22 +11,23 @@ _log = logging.getLogger(__name__)
 
 
 def embedder_of(settings: Settings) -> Embedder:
-    """The endpoint at `embedding_url`; without one, the model on this machine.
+    """The embedder for the endpoint at `embedding_url`. If that is unset, the model on this
+    machine.
 
-    Raises `ConfigurationError` where a package for it is missing.
+    Raises `ConfigurationError` if a package for it is missing.
     """
     if settings.embedding_url is not None:
         return _endpoint(settings.embedding_url, settings)
     if settings.embedding_api_key is not None:
         _log.warning(
-            "RUNFOLD_EMBEDDING_API_KEY is not used: without RUNFOLD_EMBEDDING_URL the model on this"
-            " machine is"
+            "RUNFOLD_EMBEDDING_API_KEY has no effect: RUNFOLD_EMBEDDING_URL is not set, so the model on this"
+            " machine is used"
         )
     return LocalEmbedder()
 
 
 def _endpoint(url: str, settings: Settings) -> Embedder:
-    # Whoever uses the local model does not wait for httpx.
+    # Imported here, so that the local model needs no httpx.
     try:
         from runfold.embeddings.openai_compatible import OpenAICompatibleEmbedder  # noqa: PLC0415
     except ImportError as error:

@@ -1,5 +1,5 @@
-"""What an embedder is: whoever stores or compares vectors knows this and not where they come
-from.
+"""The interface of embedders, and the types of vectors. Code that stores or compares vectors
+depends on this module only.
 """
 
 from collections.abc import Sequence
@@ -14,30 +14,30 @@ except ImportError as error:
     raise ConfigurationError("similarity of memories needs numpy: pip install 'runfold[memory]'") from error
 
 Vector: TypeAlias = NDArray[np.float32]
-"""Of shape (dimensions,), its Euclidean length 1."""
+"""An array of shape (dimensions,) with the Euclidean length 1."""
 
 Vectors: TypeAlias = NDArray[np.float32]
-"""Of shape (texts, dimensions), each row a `Vector`."""
+"""An array of shape (texts, dimensions). Each row is a `Vector`."""
 
 _BYTES_MAX: Final = 8_000
 
 
 class Embedder(Protocol):
-    """Leave its `async with` block when it is not needed any more. The model is loaded, or the
-    endpoint connected, with the first text.
+    """Computes vectors of texts. Use it as an async context manager. It loads the model, or
+    connects to the endpoint, for the first text.
     """
 
     @property
     def model(self) -> str:
-        """The name of the vectors' space, to be kept beside them: only vectors of one name may be
-        compared.
+        """The name of the vector space, to be stored with each vector. Only vectors with the same
+        name can be compared.
         """
         ...
 
     @property
     def dimensions(self) -> int | None:
-        """How long the vectors are. None: an endpoint that was not told has yet to show it with its
-        first answer.
+        """The length of the vectors. None if the settings name no length and the endpoint has not
+        answered yet.
         """
         ...
 
@@ -46,18 +46,19 @@ class Embedder(Protocol):
     async def __aexit__(self, *exc_info: object) -> None: ...
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """A row for each text, in their order. Of a long text only the beginning counts; none is
-        refused.
+        """The vectors of the texts, a row for each text. Only the beginning of a long text counts.
 
-        Raises `UnavailableError`, `ConfigurationError`.
+        Raises `UnavailableError` if the endpoint does not answer, and `ConfigurationError` if it
+        refuses the request.
         """
         ...
 
 
 def embeddable(text: str) -> str:
-    """What is read of a text. Every model has a limit, counted in tokens that only its endpoint
-    knows; since a token is no less than a byte, this many bytes are within the usual 8,191. Halves
-    of surrogate pairs are in no vocabulary, and an empty text is refused by some endpoints.
+    """The beginning of `text`, as embedders send it to their model: 8,000 bytes. The limits of
+    models count tokens, usually 8,191. A token has at least one byte, so 8,000 bytes are within the
+    limit. Halves of surrogate pairs are replaced. An empty text becomes a space, because some
+    endpoints refuse empty texts.
     """
     beginning = text[:_BYTES_MAX].encode(errors="replace")[:_BYTES_MAX]
     return beginning.decode(errors="ignore") or " "

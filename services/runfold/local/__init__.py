@@ -1,5 +1,5 @@
-"""Kafka, MongoDB and our own services as child processes of one program, for development, demos and
-tests.
+"""Runs Kafka, MongoDB and Runfold's services as child processes of one program, for development,
+demos and tests.
 """
 
 from .errors import DirectoryError, InUseError, LocalStackError, MissingProgramError, StartError

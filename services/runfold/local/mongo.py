@@ -1,5 +1,5 @@
-"""A real MongoDB as a child process: a replica set of one node, so that majority writes mean what
-they mean in production.
+"""A real MongoDB as a child process: a replica set of one node, so that majority writes work as in
+production.
 """
 
 import os
@@ -39,9 +39,11 @@ def mongo_service(*, data_dir: Path, port: int, cache_gb: float, inherit: Sequen
 
 
 def find_mongod() -> Path:
-    """The `mongod` of the PATH, else of the wheel in the extra `local`."""
-    if found := shutil.which("mongod"):
-        return Path(found)
+    """The `mongod` of the PATH, otherwise of the wheel in the extra `local`. Raises
+    `MissingProgramError`.
+    """
+    if program := shutil.which("mongod"):
+        return Path(program)
     try:
         packed = Path(str(distribution(WHEEL).locate_file("fiftyone/db/bin/mongod")))
     except PackageNotFoundError as error:
@@ -52,35 +54,34 @@ def find_mongod() -> Path:
 
 
 def _runnable(packed: Path) -> Path:
-    """The wheel's program with its run bit, which a wheel does not carry; a copy where the package
-    is read-only.
+    """The wheel's program, made executable, because a wheel does not keep that permission. If the
+    package is read-only, a copy.
     """
     if os.access(packed, os.X_OK):
         return packed
     try:
         packed.chmod(0o755)
     except OSError:
-        return _copied(packed)
+        return _copy(packed)
     return packed
 
 
-def _copied(packed: Path) -> Path:
+def _copy(packed: Path) -> Path:
     program = cache_dir() / f"mongod-{distribution(WHEEL).version}"
     if not program.exists():
-        # Renamed last, so that another process never runs half a copy.
+        # Renamed last, so that another process never runs an incomplete copy.
         with tempfile.TemporaryDirectory(dir=program.parent, prefix="copy-") as folder:
-            copy = Path(shutil.copyfile(packed, Path(folder) / "mongod"))
-            copy.chmod(0o755)
-            copy.rename(program)
+            draft = Path(shutil.copyfile(packed, Path(folder) / "mongod"))
+            draft.chmod(0o755)
+            draft.rename(program)
     return program
 
 
 def _command(mongod: Path, database: Path, *, port: int, cache_gb: float) -> list[str]:
     parameters = {
-        # Up to 200 MB beside the data, which MongoDB's support alone uses.
+        # Up to 200 MB beside the data, which only MongoDB's support uses.
         "diagnosticDataCollectionEnabled": "false",
-        # A primary tells its clients to go elsewhere and waits 15 s for them; here there is no
-        # elsewhere.
+        # A primary waits 15 s for its clients to find another primary, and there is no other.
         "shutdownTimeoutMillisForSignaledShutdown": "0",
     }
     return [
@@ -90,7 +91,7 @@ def _command(mongod: Path, database: Path, *, port: int, cache_gb: float) -> lis
         f"--port={port}",
         f"--replSet={REPLICA_SET}",
         f"--wiredTigerCacheSizeGB={cache_gb}",
-        # The journal is allocated as it grows: by default 300 MB are taken for an empty database.
+        # The journal grows as needed. By default an empty database allocates 300 MB.
         "--wiredTigerEngineConfigString=log=(prealloc=false,file_max=64MB)",
         "--oplogSize=128",  # MB; by default 5% of the disk, and no second node reads it
         "--nounixsocket",

@@ -1,4 +1,4 @@
-"""When a started service can be used: a line in its log, or an answer to a GET."""
+"""Decides when a started service can be used: by a line in its log, or by an answer to a GET."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ ANSWER_SECONDS = 2
 
 
 def ready_line(text: str) -> Ready:
-    """Ready when `text` is in what the service has logged since its start."""
+    """Ready when the service has logged `text` since its start."""
 
     async def wait(service: Service) -> None:
         await _until(lambda: _logs(service, text))
@@ -20,7 +20,7 @@ def ready_line(text: str) -> Ready:
 
 
 def ready_url(url: str) -> Ready:
-    """Ready when a GET of `url` is answered with a status below 300."""
+    """Ready when the service answers a GET of `url` with a status below 300."""
 
     async def wait(_: Service) -> None:
         await _until(lambda: _answers(url))
@@ -38,8 +38,8 @@ async def _logs(service: Service, text: str) -> bool:
 
 
 async def _answers(url: str) -> bool:
-    # HTTP by hand: no client is among the services' dependencies, and urllib would block and ask
-    # the proxy.
+    # HTTP by hand, because the services' dependencies include no client, and urllib would block and
+    # use the proxy.
     parts = urlsplit(url)
     try:
         async with asyncio.timeout(ANSWER_SECONDS):

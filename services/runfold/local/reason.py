@@ -1,4 +1,4 @@
-"""The one line of what a program wrote that says why it did not come up."""
+"""Finds the line in a program's output that says why the program did not start."""
 
 import json
 import re
@@ -6,29 +6,29 @@ from collections.abc import Sequence
 
 _JAVA = re.compile(r"(?:Caused by: )?((?:\w+\.)+\w*(?:Exception|Error)(?:: .*)?)")
 
-_TOLD_BEST = (
-    re.compile(r"error: "),  # our own services
-    re.compile(r"org\.apache\.kafka\.\S+: "),  # what Kafka says itself, rather than the libraries below it
+_BEGINNINGS = (
+    re.compile(r"error: "),  # Runfold's services
+    re.compile(r"org\.apache\.kafka\.\S+: "),  # Kafka itself, not the libraries below it
     re.compile(r"(?:\w+\.)+\w*(?:Exception|Error): "),
     re.compile(r"\w*(?:Exception|Error): |# There is |\[ERROR\] "),  # Python, the Java machine, Maven
 )
-"""Beginnings of lines, the most telling first."""
+"""Beginnings of lines with a reason. The most helpful is the first."""
 
 
 def reason_in(lines: Sequence[str]) -> str:
-    """A line without its timestamp and its trace; "" where nothing was written."""
-    if told := [reason for line in lines if (reason := _of_mongod(line))]:
-        return told[0]
+    """The line with the reason, without timestamp and trace. "" if there is no output."""
+    if reasons := [reason for line in lines if (reason := _mongod_reason(line))]:
+        return reasons[0]
     bare = [match[1] if (match := _JAVA.fullmatch(line)) else line for line in map(str.strip, lines)]
-    for best in _TOLD_BEST:
+    for beginning in _BEGINNINGS:
         for line in bare:
-            if best.match(line):
+            if beginning.match(line):
                 return line
     return next((line for line in reversed(bare) if line), "")
 
 
-def _of_mongod(line: str) -> str | None:
-    """mongod writes a document a line; this is what one that tells of an error says."""
+def _mongod_reason(line: str) -> str | None:
+    """The reason in a line of mongod, which is a JSON document. None if it is not an error."""
     try:
         entry = json.loads(line)
     except ValueError:

@@ -1,7 +1,7 @@
-"""One child process: started, ready, stopped or killed. Serves Kafka, mongod and our own services
-alike.
+"""One child process that is started, becomes ready, and is stopped or killed: Kafka, mongod or a
+service of Runfold.
 
-Services are started from the main thread's event loop; `leash` says why.
+Services are started from the main thread's event loop, for the reason in `leash`.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from .leash import leashed
 from .reason import reason_in
 
 Ready = Callable[["Service"], Awaitable[None]]
-"""Returns when the service can be used. It is cancelled at the deadline, or when the process
-ends.
+"""Returns when the service can be used. It is cancelled at the deadline, or when the process ends.
 """
 
 
 class Service:
-    """A program that runs beside us, in its own process group, writing to the file `log`.
+    """A program that runs beside this process, in its own process group, and writes to the file
+    `log`.
 
     `ready` decides when a start is complete (see `readiness`). `inherit` are file descriptors that
-    the program keeps open. A stop is SIGTERM, and SIGKILL for what still runs after
+    the program keeps open. `stop` sends SIGTERM, and SIGKILL if the program still runs after
     `grace_seconds`.
     """
 
@@ -50,10 +50,10 @@ class Service:
         self.inherit = tuple(inherit)
         self.start_seconds = start_seconds
         self.grace_seconds = grace_seconds
-        self.wanted = False
+        self.should_run = False
         self._process: asyncio.subprocess.Process | None = None
         self._log_start = 0
-        self._starting = asyncio.Lock()  # a test and a supervisor may start the same service
+        self._starting = asyncio.Lock()  # a test and a supervisor may start the service at once
 
     @property
     def running(self) -> bool:
@@ -61,27 +61,27 @@ class Service:
 
     @property
     def pid(self) -> int | None:
-        """The process's id, also its group's; None before the first start."""
+        """The id of the process and of its group. None before the first start."""
         return self._process.pid if self._process else None
 
     async def start(self) -> None:
-        """Start it and return when it is ready; `StartError` with the reason in its log if it is
-        not.
+        """Starts the program and returns when it is ready. Otherwise raises `StartError`, with the
+        reason from its log.
         """
         async with self._starting:
             if self.running:
                 return
-            self.wanted = True
+            self.should_run = True
             try:
-                self._process = await self._spawned()
-                await self._until_ready(self._process)
+                self._process = await self._spawn()
+                await self._wait_until_ready(self._process)
             except BaseException:
                 await self.kill()
                 raise
 
     async def stop(self) -> None:
-        """End it in order. It stays down, also when supervised."""
-        self.wanted = False
+        """Ends the program in order. A supervisor does not start it again."""
+        self.should_run = False
         if self._process is None:
             return
         self._signal(signal.SIGTERM)
@@ -92,23 +92,23 @@ class Service:
             await self.kill()
 
     async def kill(self) -> None:
-        """SIGKILL, as a crash would: a supervised service is started again."""
+        """Ends the program by SIGKILL, like a crash. A supervisor starts it again."""
         if self._process is not None:
             self._signal(signal.SIGKILL)
             await self._process.wait()
 
     async def ended(self) -> str:
-        """Wait for the process's end and say how it ended, in words."""
+        """Waits for the end of the process, and returns in words how it ended."""
         assert self._process is not None, "ended() is for a service that was started"
         return _ending(await self._process.wait())
 
     def logged(self) -> str:
-        """What it has written since its last start."""
+        """The output of the program since its last start."""
         with self.log.open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode(errors="replace")
 
-    async def _spawned(self) -> asyncio.subprocess.Process:
+    async def _spawn(self) -> asyncio.subprocess.Process:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
             self._log_start = output.tell()
@@ -119,12 +119,12 @@ class Service:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                # A group of its own: Ctrl-C in the terminal reaches only us, and we stop things in
-                # order.
+                # In a group of its own, Ctrl-C in the terminal reaches only this process, which
+                # stops the programs in order.
                 start_new_session=True,
             )
 
-    async def _until_ready(self, process: asyncio.subprocess.Process) -> None:
+    async def _wait_until_ready(self, process: asyncio.subprocess.Process) -> None:
         ready = asyncio.ensure_future(self.ready(self))
         end = asyncio.ensure_future(process.wait())
         try:
@@ -138,10 +138,10 @@ class Service:
                 reason = f"did not get ready ({error})"
             else:
                 return
-            told = reason_in(self.logged().splitlines())
-            raise StartError(self.name, reason=reason, told=told, log=self.log) from error
+            line = reason_in(self.logged().splitlines())
+            raise StartError(self.name, reason=reason, output_line=line, log=self.log) from error
         finally:
-            await _cancelled(ready, end)
+            await _cancel(ready, end)
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None, "only a started process is signalled"
@@ -152,7 +152,9 @@ class Service:
 
 
 async def run_to_end(name: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
-    """Run a program that ends by itself; `StartError` with the reason in its output if it fails."""
+    """Runs a program that ends by itself. Raises `StartError`, with the reason from its output, if
+    it fails.
+    """
     process = await asyncio.create_subprocess_exec(
         *leashed(argv),
         env=os.environ | dict(env or {}),
@@ -168,15 +170,15 @@ async def run_to_end(name: str, argv: Sequence[str], *, env: Mapping[str, str] |
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     if process.returncode:
-        told = reason_in(output.decode(errors="replace").splitlines())
-        raise StartError(name, reason=f"failed, {_ending(process.returncode)}", told=told)
+        line = reason_in(output.decode(errors="replace").splitlines())
+        raise StartError(name, reason=f"failed, {_ending(process.returncode)}", output_line=line)
 
 
 def _ending(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
+async def _cancel(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,11 +1,11 @@
 """Kafka and MongoDB on this machine, without Docker: two child processes, and one directory for all
 their data.
 
-data_dir
-├── lock               held as long as one of the processes lives
-├── kafka/  mongo/     their data
-├── kafka.properties   written anew at each start
-└── kafka.log  mongo.log
+    data_dir
+    ├── lock               held as long as one of the processes lives
+    ├── kafka/  mongo/     their data
+    ├── kafka.properties   written again at each start
+    └── kafka.log  mongo.log
 """
 
 import socket
@@ -28,20 +28,20 @@ from .mongo import mongo_service
 from .service import Service
 from .together import together
 
-# After a SIGKILL of its owner an old stack's processes need a moment to go.
+# After a SIGKILL of their owner, the processes of an old stack need a moment to end.
 LOCK_SECONDS = 1.0
 
 
 class LocalStack:
-    """A real Kafka and a real MongoDB that live as long as the `async with` block; their data
-    stays.
+    """A real Kafka and a real MongoDB that run for the length of the `async with` block. Their data
+    stay.
 
         async with LocalStack(data_dir=Path(".runfold"), progress=print) as stack:
             await serve(stack.kafka, stack.mongo)
 
-    Ports that are not given are free ones, and may differ at each start. `progress` hears one line
-    for each step that takes time. `kafka_server` and `mongo_server` can be killed and started
-    again, on the same ports.
+    Without ports, free ports are chosen at each start. `progress` is called with a line for each
+    step that takes time. `kafka_server` and `mongo_server` can be killed and started again, on the
+    same ports. Raises `DirectoryError`, `InUseError`, `MissingProgramError` and `StartError`.
     """
 
     kafka_server: Service
@@ -68,13 +68,13 @@ class LocalStack:
 
     @property
     def kafka(self) -> str:
-        """Kafka's address, as `bootstrap_servers` takes it."""
+        """Kafka's address, as for `bootstrap_servers`."""
         return f"127.0.0.1:{self._kafka_port}"
 
     @property
     def mongo(self) -> str:
-        """MongoDB's address. It names the replica set, so that a client waits for the primary after
-        a restart.
+        """MongoDB's connection string. It names the replica set, so that a client waits for the
+        primary after a restart.
         """
         return f"mongodb://127.0.0.1:{self._mongo_port}/?replicaSet={REPLICA_SET}"
 
@@ -109,15 +109,15 @@ class LocalStack:
             controller_port=free_port(),
             inherit=[lock],
         )
-        await self._started(self.kafka_server, self.kafka)
+        await self._start(self.kafka_server, self.kafka)
 
     async def _start_mongo(self, lock: int) -> None:
         self.mongo_server = mongo_service(
             data_dir=self.data_dir, port=self._mongo_port, cache_gb=self._mongo_cache_gb, inherit=[lock]
         )
-        await self._started(self.mongo_server, f"127.0.0.1:{self._mongo_port}")
+        await self._start(self.mongo_server, f"127.0.0.1:{self._mongo_port}")
 
-    async def _started(self, service: Service, address: str) -> None:
+    async def _start(self, service: Service, address: str) -> None:
         self._services.append(service)
         start = time.monotonic()
         await service.start()
@@ -128,8 +128,8 @@ class LocalStack:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on. Another program can take it before we do; then
-    the start fails.
+    """A free port of the loopback interface. If another program takes it before its use, the start
+    fails.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

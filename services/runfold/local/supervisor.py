@@ -1,4 +1,4 @@
-"""Keeps services up: starts them, starts again what dies, says so, stops them at the end."""
+"""Keeps services running: starts them, restarts them when they die, and stops them at the end."""
 
 import asyncio
 import time
@@ -14,13 +14,15 @@ from .together import together
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
 STEADY_SECONDS = 10.0
-"""Who was up this long did not die of its own start: its next pause is the first one again."""
+"""After a service ran for this time, the pause before its next restart is the shortest again."""
 
 
 class Supervisor:
-    """The services are up inside the `async with` block, and `say` hears of every death and return.
+    """Keeps the services running inside the `async with` block. `say` is called with a line for
+    every death and restart.
 
-    Services that already run are watched too, and left running at the end to who started them.
+    Services that run already are supervised too. They keep running at the end, because another
+    owner started them.
     """
 
     def __init__(self, services: Sequence[Service], *, say: Callable[[str], None]) -> None:
@@ -45,18 +47,18 @@ class Supervisor:
 
 
 async def keep_up(service: Service, *, say: Callable[[str], None]) -> None:
-    """Start a running service again whenever it dies; return when it was stopped on purpose."""
+    """Restarts a service whenever it dies. Returns when it was stopped on purpose."""
     pause = FIRST_PAUSE_SECONDS
     while True:
         up_since = time.monotonic()
         ending = await service.ended()
-        if not service.wanted:
+        if not service.should_run:
             return
         if time.monotonic() - up_since > STEADY_SECONDS:
             pause = FIRST_PAUSE_SECONDS
         say(f"{service.name} died ({ending}), starting it again in {pause:g} s")
         await asyncio.sleep(pause)
-        if not service.wanted:  # stopped while we waited
+        if not service.should_run:  # stopped during the pause
             return
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         await _start_again(service, say=say)

@@ -1,6 +1,4 @@
-"""Runs calls at the same time and fails with the first failure itself, not with a group around
-it.
-"""
+"""Runs calls at the same time, and raises the first failure itself instead of a group."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +6,7 @@ from typing import Any
 
 
 async def together(*calls: Coroutine[Any, Any, None]) -> None:
-    """Return when all have; when one fails, the others are cancelled and its error is raised."""
+    """Returns when all have returned. If one fails, cancels the others and raises its error."""
     try:
         async with asyncio.TaskGroup() as group:
             for call in calls:

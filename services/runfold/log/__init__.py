@@ -1,1 +1,1 @@
-"""The one place that speaks Kafka. Base dependencies only: agents import this too."""
+"""The only package that uses Kafka. Base dependencies only, because agents import it too."""

@@ -1,4 +1,6 @@
-"""Topics: the shared ones at start, run topics in batches, and what the broker must be set to."""
+"""Creates topics, the shared topics at the start and the topics of runs in batches, and checks the
+broker's configuration.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -20,7 +22,9 @@ from runfold_schemas.errors import ConfigurationError, UnavailableError
 from runfold_schemas.topics import CATALOG_PARTITIONS, DEAD_LETTER_BYTES_MAX, RECORD_BYTES_MAX, Topics
 
 _CREATE_MAX = 100
-"""Topics a call: 100 at once are created at 2,300 to 5,100 a second, one at a time at 30 to 250."""
+"""The number of topics in one request. Kafka creates 2,300 to 5,100 topics a second in requests of
+100, and 30 to 250 a second in requests of one.
+"""
 
 
 class LogAdmin:
@@ -47,34 +51,34 @@ class LogAdmin:
             await client.close()
 
     async def check_broker(self) -> None:
-        """Raises `ConfigurationError` where a client's metadata refresh could bring a deleted topic
-        back.
+        """Raises `ConfigurationError` if the broker creates topics by itself: then the metadata
+        refresh of a client could restore a deleted topic.
         """
         with kafka_errors():
-            # Known since the connection; asked for anew, they would come with all topics that there
-            # are.
+            # The brokers are known since the connection. Requesting them again would return all
+            # topics as well.
             broker = self._client._client.get_random_node()  # noqa: SLF001 - aiokafka shows no other way
             if broker is None:
-                raise UnavailableError("Kafka", reason="it names no broker yet")
+                raise UnavailableError("Kafka", reason="no broker is known yet")
             resource = ConfigResource(
                 ConfigResourceType.BROKER, str(broker), {"auto.create.topics.enable": None}
             )
             answers = await self._client.describe_configs([resource])
         values = {
-            entry[0]: entry[1] for answer in answers for found in answer.resources for entry in found[4]
+            entry[0]: entry[1] for answer in answers for result in answer.resources for entry in result[4]
         }
         if values.get("auto.create.topics.enable") == "true":
             raise ConfigurationError(
                 "the Kafka broker has auto.create.topics.enable=true: a client's metadata refresh would"
-                " recreate deleted topics"
-                " with limited retention. Set auto.create.topics.enable=false and start again"
+                " recreate deleted topics with limited retention. Set auto.create.topics.enable=false and"
+                " start again"
             )
 
     async def create_shared_topics(self) -> None:
-        """All topics but those of runs. Creating them again changes nothing."""
+        """Creates all topics except those of runs. Creating them again has no effect."""
         everlasting = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
-        # Two openers of one run are told apart by order, so the first one's fact has to outlive the
-        # second's for long enough that the owner has restated it.
+        # If two clients open the same run, the first life counts. Compaction must keep it until the
+        # owner has published it again after the second.
         catalog = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(24 * 3600 * 1000)}
         await self._create(
             [
@@ -96,9 +100,7 @@ class LogAdmin:
         )
 
     async def create_run_topic(self, name: str) -> None:
-        """Creates the topic of one life of a run, together with all others that are asked for
-        meanwhile.
-        """
+        """Creates the topic of one life of a run. Concurrent calls share a request."""
         created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((name, created))
         if self._creator is None or self._creator.done():
@@ -115,13 +117,13 @@ class LogAdmin:
             await self._client.delete_topics(list(names))
 
     async def _create_waiting(self) -> None:
-        # One turn of the loop lets everybody who wants a topic now get into the same call.
+        # After one turn of the event loop, all concurrent calls are waiting for the same request.
         await asyncio.sleep(0)
         while self._waiting:
             batch, self._waiting = self._waiting[:_CREATE_MAX], self._waiting[_CREATE_MAX:]
             try:
                 await self._create([self._run_topic(name) for name, _ in batch])
-            except Exception as error:  # noqa: BLE001  # whatever it was, those who wait for these topics are told
+            except Exception as error:  # noqa: BLE001  # every waiting call raises it
                 failure: Exception | None = error
             else:
                 failure = None
@@ -162,9 +164,8 @@ class LogAdmin:
             error: type[KafkaError] = for_code(code)
             if error is InvalidReplicationFactorError:
                 raise ConfigurationError(
-                    f"the replication factor, {self._settings.replication_factor}, is more than Kafka has"
-                    " brokers for:"
-                    " start more, or lower RUNFOLD_REPLICATION_FACTOR"
+                    f"the replication factor {self._settings.replication_factor} is higher than the number of"
+                    " Kafka's brokers: start more brokers, or lower RUNFOLD_REPLICATION_FACTOR"
                 )
             if error not in (NoError, TopicAlreadyExistsError):
                 raise UnavailableError(

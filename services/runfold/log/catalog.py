@@ -1,12 +1,12 @@
-"""The catalog: which runs there are, and which one has something new.
+"""The catalog: the topic that lists all runs and announces new events.
 
-Two keys a run, both in the partition of its `run_id`. `life:{run}` holds the whole state of the
-run's life; the client writes it at the opening, only the owning projector afterwards. `bell:{run}`
-carries nothing and may be rung by anybody: it is a tombstone, so compaction takes it away and never
-a fact.
+Each run has two keys, both in the partition of its `run_id`. `life:{run}` holds the state of the
+run's life. The client writes it when it opens the run; afterwards only the owning projector does.
+`bell:{run}` has no value, and any program may write it: it is a tombstone, so compaction removes
+bells and never a life.
 
-Two clients may open one run at the same time. The first life in the partition's order is the run's;
-the owner restates it after the second, so that compaction keeps the right one.
+Two clients may open one run at the same time. Then the first life in the partition counts. The
+owner writes it again after the second, so that compaction keeps the right one.
 """
 
 import asyncio
@@ -36,31 +36,32 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _RETRY_SECONDS = 1.0
 
 
-@lru_cache(
-    maxsize=20_000
-)  # Kafka's hash in Python costs 5 us, as much as decoding an event, and keys come again
+# Kafka's hash in Python costs 5 us, as much as decoding an event, and keys repeat.
+@lru_cache(maxsize=20_000)
 def partition_of(key: str) -> int:
-    """The partition of a run in the catalog, by its bare `run_id`, or of a key in the other topics
-    that runs share: Kafka's default partitioner.
+    """The partition of a run in the catalog, by its bare `run_id`, or of a key in another shared
+    topic, by Kafka's default partitioner.
     """
     return int((murmur2(key.encode()) & 0x7FFFFFFF) % CATALOG_PARTITIONS)
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether Kafka takes it: a log's id that others make up may be anything."""
+    """Whether Kafka allows the name. A log id that another program wrote may be any text."""
     return _TOPIC_NAME.fullmatch(name) is not None
 
 
 def life_record(life: Life) -> Outgoing:
+    """The catalog's record of a life."""
     return Outgoing(key=_LIFE + life.run_id.encode(), value=life.model_dump_json().encode())
 
 
 def bell_record(run_id: str) -> Outgoing:
+    """The catalog's record of a bell."""
     return Outgoing(key=_BELL + run_id.encode(), value=None)
 
 
 def entry_of(key: bytes | None, value: bytes | None) -> Life | Bell | None:
-    """What a record of the catalog says; None for what it cannot say."""
+    """The life or the bell in a record of the catalog. None for any other record."""
     if key is None:
         return None
     with contextlib.suppress(ValidationError, UnicodeDecodeError):
@@ -72,9 +73,9 @@ def entry_of(key: bytes | None, value: bytes | None) -> Life | Bell | None:
 
 
 class CatalogView:
-    """The lives of the runs in the partitions that were asked for, kept current in the background.
+    """The lives of the runs in the watched partitions, kept current in the background.
 
-    Holds a life for each run of these partitions, about 1 KB each.
+    It holds a life for each run of these partitions, about 1 KB each.
     """
 
     def __init__(self, settings: LogSettings, tail: Tail) -> None:
@@ -100,13 +101,13 @@ class CatalogView:
                     await reader
 
     async def lookup(self, run_id: str) -> Life | None:
-        """The run's life as the catalog has it now. Raises `UnavailableError`."""
+        """The run's current life, None if there is none. Raises `UnavailableError`."""
         at = self.watch(run_id)
         await self._read_to(at.partition, (await self._ends([at]))[at])
         return self._lives.get(run_id)
 
     def watch(self, run_id: str) -> Partition:
-        """From now on `peek` tells what becomes of the run, soon after it happened."""
+        """Follows the run's partition, so that `peek` soon returns changes of the run's life."""
         at = Partition(self._topic, partition_of(run_id))
         if at.partition not in self._positions:
             self._positions[at.partition] = 0
@@ -114,8 +115,8 @@ class CatalogView:
         return at
 
     async def follow_all(self) -> None:
-        """Reads every partition, so that later look-ups know at once what has happened
-        meanwhile.
+        """Reads and follows every partition, so that later calls of `lookup` are fast. Raises
+        `UnavailableError`.
         """
         partitions = [Partition(self._topic, partition) for partition in range(CATALOG_PARTITIONS)]
         for at in partitions:
@@ -126,7 +127,7 @@ class CatalogView:
             await self._read_to(at.partition, end)
 
     def peek(self, run_id: str) -> Life | None:
-        """The run's life as far as this view has read."""
+        """The run's life, as far as this view has read the catalog. Reads nothing itself."""
         return self._lives.get(run_id)
 
     def lives(self) -> list[Life]:
@@ -175,9 +176,9 @@ class CatalogView:
     def _take(self, record: Record) -> None:
         match entry_of(record.key, record.value):
             case Life() as life:
-                standing = self._lives.get(life.run_id)
-                # Deleted is the last word, whatever somebody says who has not heard of it.
-                if standing is None or (standing.log_id == life.log_id and not standing.deleted):
+                current = self._lives.get(life.run_id)
+                # A deletion is final, also if a writer that does not know of it writes later.
+                if current is None or (current.log_id == life.log_id and not current.deleted):
                     self._lives[life.run_id] = life
             case _:
                 pass

@@ -1,8 +1,8 @@
-"""Which runs are ours: the consumer group on the catalog. Owning a partition means owning the runs
-that are keyed to it.
+"""The consumer group on the catalog, which distributes runs over workers: the owner of a partition
+owns the runs in it.
 
-FastStream runs the subscription. The acknowledgement is manual and comes last: a catalog offset is
-committed only when what it says is in MongoDB, so a new owner finds there all that was committed.
+FastStream runs the subscription. An offset of the catalog is committed only after its entries are
+stored in MongoDB. So a new owner finds all committed entries there.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -24,15 +24,15 @@ from runfold_schemas.topics import Topics
 _BATCH_MAX = 500
 
 _BATCH_TIMEOUT_MS = 50
-"""FastStream waits so long for a batch, and after an empty one sleeps as long: with its 200 ms a
-new run waited for 92 (p50).
+"""How long FastStream waits for a batch, and how long it sleeps after an empty batch. With its
+default of 200 ms a new run waited for 92 ms (p50).
 """
 
 _MECHANISMS: Final = {"PLAIN": SASLPlaintext, "SCRAM-SHA-256": SASLScram256, "SCRAM-SHA-512": SASLScram512}
 
 OnAssigned = Callable[[set[int]], Awaitable[None]]
 Entry = tuple[Life | Bell, int]
-"""With the time at which the broker appended it, in milliseconds since 1970."""
+"""An entry of the catalog with the broker's append time, in milliseconds since 1970."""
 
 OnEntries = Callable[[Sequence[Entry]], Awaitable[None]]
 
@@ -47,12 +47,11 @@ async def catalog_group(
     on_assigned: OnAssigned,
     on_entries: OnEntries,
 ) -> AsyncIterator[None]:
-    """Takes part in the group of this name for the length of the block, as the projectors of an
-    edition do.
+    """Joins the consumer group `group` for the length of the block.
 
-    A member that returns under its `member_id` within `session_timeout_seconds` keeps its
-    partitions. `on_assigned` gets all partitions that are ours after a rebalance; `on_entries` what
-    the catalog says, in order.
+    A member that returns with the same `member_id` within `session_timeout_seconds` keeps its
+    partitions. `on_assigned` gets all own partitions after a rebalance. `on_entries` gets the
+    entries of these partitions in order.
     """
     topic = Topics(settings.prefix).catalog
     broker = _broker(settings)
@@ -70,7 +69,7 @@ async def catalog_group(
         session_timeout_ms=int(session_timeout_seconds * 1000),
         heartbeat_interval_ms=int(session_timeout_seconds * 1000 / 5),
         fetch_max_wait_ms=100,
-        decoder=_undecoded,
+        decoder=_skip_decoding,
         no_reply=True,
     )
     async def on_catalog(message: KafkaMessage) -> None:
@@ -91,8 +90,8 @@ async def catalog_group(
 
 
 def _broker(settings: LogSettings) -> KafkaBroker:
-    """FastStream's broker with the options of every other client; it wants those of security in a
-    form of its own.
+    """FastStream's broker with the options of every other client. It needs the security options in
+    a form of its own.
     """
     quieten_aiokafka()
     options = settings.client_options()
@@ -104,8 +103,8 @@ def _broker(settings: LogSettings) -> KafkaBroker:
 
 
 def security_of(options: Mapping[str, Any]) -> BaseSecurity | None:
-    """aiokafka's security options as FastStream's. Raises `ConfigurationError` for a mechanism that
-    needs more than a name and a password.
+    """FastStream's form of aiokafka's security options. Raises `ConfigurationError` for a mechanism
+    that needs more than a name and a password.
     """
     protocol = options.get("security_protocol", "PLAINTEXT")
     channel = {"ssl_context": options.get("ssl_context"), "use_ssl": protocol.endswith("SSL")}
@@ -126,13 +125,13 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is
         self._on_assigned = on_assigned
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """A worker keeps tailing through a rebalance: what it writes meanwhile is right whoever
-        owns the run next.
+        """Does nothing: a worker keeps tailing during a rebalance, because its writes are right for
+        any owner.
         """
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         await self._on_assigned({at.partition for at in assigned})
 
 
-async def _undecoded(message: Any) -> None:
-    """The raw records are what we want; a bell has no value at all."""
+async def _skip_decoding(message: Any) -> None:
+    """Decodes nothing: the handler reads the raw records, because a bell has no value."""

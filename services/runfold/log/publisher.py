@@ -1,10 +1,9 @@
-"""Appending records: idempotent, acknowledged by all in-sync replicas, and never stuck on a
-producer that has failed.
+"""Appends records with an idempotent producer, acknowledged by all in-sync replicas. A producer
+that has failed is replaced.
 
-After a batch was refused by the broker, every later batch of the same idempotent producer to that
-topic is refused too (its sequence numbers have a hole), so the producer is replaced. A publish that
-timed out may still arrive later; whoever repeats it keeps the `event_id`, and the fold counts it
-once.
+After the broker has refused a batch, it refuses every later batch of the same idempotent producer
+to that topic, because the sequence numbers have a gap. A publish that timed out may still arrive
+later. A caller that repeats it keeps the `event_id`, so the fold counts the event once.
 """
 
 import asyncio
@@ -32,9 +31,12 @@ class Outgoing(NamedTuple):
 
 
 Ack = asyncio.Future[RecordMetadata]
+"""Resolves when the broker has acknowledged a record."""
 
 
 class Publisher:
+    """Appends records to topics."""
+
     def __init__(self, settings: LogSettings, producer: AIOKafkaProducer) -> None:
         self._settings = settings
         self._producer = producer
@@ -53,8 +55,8 @@ class Publisher:
             await publisher.close()
 
     async def prime(self, topics: Sequence[str]) -> None:
-        """Brings `topics` into the metadata with one request, instead of one for each topic at its
-        first record.
+        """Requests the metadata of `topics` at once, instead of one by one before the first record
+        of each topic.
         """
         client = (await self._healthy()).client
         with kafka_errors():
@@ -62,17 +64,17 @@ class Publisher:
                 await asyncio.gather(*(client.add_topic(topic) for topic in topics))
 
     async def forget(self, topic: str) -> None:
-        """Takes a topic that is about to be deleted out of the metadata, where it would be asked
-        for again and again.
+        """Removes a topic that is about to be deleted from the metadata, so that the client stops
+        asking for it.
         """
-        # aiokafka can only be told the whole set, which it shows nowhere else.
+        # aiokafka only takes the whole set of topics, and shows the set only in this attribute.
         client = (await self._healthy()).client
         with kafka_errors():
             await client.set_topics(client._topics - {topic})  # noqa: SLF001
 
     async def send(self, topic: str, record: Outgoing, *, partition: int = 0) -> Ack:
-        """Hands over one record and returns once it is in the buffer; the acknowledgement resolves
-        later.
+        """Puts one record into the producer's buffer. The returned acknowledgement resolves later.
+        Raises `UnavailableError` if the buffer stays full for the publish timeout.
         """
         producer = await self._healthy()
         with kafka_errors():
@@ -83,8 +85,9 @@ class Publisher:
         return self._watched(ack)
 
     async def send_batch(self, topic: str, records: Sequence[Outgoing], *, partition: int = 0) -> Ack:
-        """Hands over `records` as one record batch: all of them or none. Resolves to the first
-        one's metadata.
+        """Sends `records` as one record batch: Kafka stores all of them or none. The returned
+        acknowledgement resolves to the metadata of the first record. Raises `EventTooLargeError`
+        for more than 8 MiB, and `UnavailableError`.
         """
         producer = await self._healthy()
         batch = producer.create_batch()
@@ -101,8 +104,8 @@ class Publisher:
         return self._watched(ack)
 
     async def wait(self, ack: Ack) -> RecordMetadata:
-        """What the broker answered. Raises `UnavailableError` after the publish timeout, and for
-        any refusal.
+        """The broker's acknowledgement. Raises `UnavailableError` after the publish timeout, or if
+        the broker refuses the record.
         """
         with kafka_errors():
             async with asyncio.timeout(self._settings.publish_timeout_seconds):
@@ -139,7 +142,7 @@ class Publisher:
 
 
 def record_size(record: Outgoing) -> int:
-    """An upper bound of the record's size in a batch, in bytes, the batch's own header included."""
+    """An upper bound of the record's size in bytes, with the header of a batch."""
     return int(
         DefaultRecordBatchBuilder.estimate_size_in_bytes(
             record.key or b"", record.value or b"", record.headers
@@ -155,8 +158,7 @@ async def _start_producer(settings: LogSettings) -> AIOKafkaProducer:
         acks="all",
         linger_ms=0,
         max_batch_size=RECORD_BYTES_MAX,
-        # A request holds batches of several partitions; a dead letter alone may have the larger
-        # size.
+        # A request may hold batches of several partitions, or one dead letter, which is larger.
         max_request_size=2 * DEAD_LETTER_BYTES_MAX,
     )
     try:

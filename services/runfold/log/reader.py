@@ -1,6 +1,4 @@
-"""Reading a stretch of one topic from the log, up to an end that is known when the reading
-starts.
-"""
+"""Reads a range of one topic, up to an end that is fixed when the read begins."""
 
 import asyncio
 import time
@@ -19,11 +17,11 @@ from runfold_schemas.topics import Partition
 _WAIT_MS = 500
 
 _NEWS_SECONDS = 0.05
-"""A broker may not know at once what another one has created."""
+"""How long to wait until all brokers know a topic that was just created."""
 
 
 class LogGoneError(UnavailableError):
-    """Kafka answers, and has no such topic: it was deleted, or is not known everywhere yet."""
+    """Kafka has no such topic: it was deleted, or not every broker knows it yet."""
 
     def __init__(self, topic: str) -> None:
         super().__init__("Kafka", reason=f"there is no topic {topic}")
@@ -33,15 +31,14 @@ class LogGoneError(UnavailableError):
 async def read(
     settings: LogSettings, topic: str, *, partition: int = 0, first_offset: int = 0, end: int | None = None
 ) -> AsyncIterator[list[Record]]:
-    """The records of a partition of `topic` in order, as they come from the broker, from
-    `first_offset` to `end` (exclusive; by default its end as it is now). Raises `LogGoneError`, and
-    `UnavailableError` when nothing comes for the publish timeout.
+    """The records of a partition of `topic` in order, one list for each fetch, from `first_offset`
+    to `end` (exclusive, by default the current end). Raises `LogGoneError` for a missing topic, and
+    `UnavailableError` if no record arrives within the publish timeout.
     """
     at = Partition(topic, partition)
     async with _consumer(settings, topic) as consumer:
         last = await _end(settings, consumer, at)
-        # A seek while a fetch is under way costs 0.2 s, until aiokafka fetches anew: so nothing is
-        # assigned before.
+        # Assigned only now: a seek during a fetch costs 0.2 s, until aiokafka fetches again.
         consumer.assign([at])
         consumer.seek(at, first_offset)
         end = last if end is None else min(end, last)
@@ -49,14 +46,17 @@ async def read(
         while position < end:
             with kafka_errors():
                 fetched = (await consumer.getmany(timeout_ms=_WAIT_MS)).get(at, [])
-                # Not the last record's: a transaction ends with a record that is never handed out.
+                # The position may be beyond the last record, because a transaction ends with a
+                # marker that consumers do not return.
                 reached = await consumer.position(at)
             if fetched:
                 yield [record_of(record) for record in fetched if record.offset < end]
             if reached > position:
                 position, deadline = reached, _deadline(settings)
             elif time.monotonic() > deadline:
-                raise UnavailableError("Kafka", reason=f"nothing came of {topic} after offset {position}")
+                raise UnavailableError(
+                    "Kafka", reason=f"no record of {topic} arrived from offset {position} on"
+                )
             elif not fetched:
                 await _check_exists(consumer, topic)
 
@@ -88,7 +88,7 @@ async def _consumer(settings: LogSettings, topic: str) -> AsyncIterator[AIOKafka
     try:
         with kafka_errors():
             await consumer.start()
-        # Asked for the end of a topic that does not exist, a consumer waits for it.
+        # If the topic does not exist, the consumer would wait for it.
         await _check_exists(consumer, topic)
         yield consumer
     finally:
@@ -100,9 +100,9 @@ async def _check_exists(consumer: AIOKafkaConsumer, topic: str) -> None:
     for pause in (_NEWS_SECONDS, 0):
         with kafka_errors():
             client.set_topics([topic])
-            told = await client.force_metadata_update()
-        # While no broker answers, nothing is known either way.
-        if not told or client.cluster.partitions_for_topic(topic) is not None:
+            has_answer = await client.force_metadata_update()
+        # Without an answer the topic may exist or not.
+        if not has_answer or client.cluster.partitions_for_topic(topic) is not None:
             return
         await asyncio.sleep(pause)
     raise LogGoneError(topic)

@@ -1,4 +1,4 @@
-"""How to reach the log, what its topics are created with, and which values of either make sense."""
+"""The settings of Kafka clients and of new topics, and the checks of their values."""
 
 import re
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ OPTIONS: Final = frozenset(
         *_SSL_FILES,
     }
 )
-"""What all of our clients take: producer, consumer, admin client and FastStream's broker."""
+"""The options that all clients accept: producer, consumer, admin client and FastStream's broker."""
 
 _ONE_OF: Final = {
     "security_protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
@@ -41,11 +41,11 @@ _ONE_OF: Final = {
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 
 _SECONDS_MAX: Final = 24 * 3600
-"""In milliseconds it still fits into the 32 bits that Kafka's protocol has for a time."""
+"""The limit of durations: Kafka's protocol has 32 bits for a time in milliseconds."""
 
 
 def checked_addresses(value: str) -> str:
-    """`value`, if it is what `bootstrap.servers` takes. Raises `ValueError`."""
+    """`value`, if it is valid for `bootstrap.servers`. Otherwise raises `ValueError`."""
     for address in value.split(","):
         match = _ADDRESS.fullmatch(address.strip())
         if match is None or not 0 < int(match[1] or 9092) < 65_536:
@@ -54,7 +54,7 @@ def checked_addresses(value: str) -> str:
 
 
 def checked_prefix(value: str) -> str:
-    """`value`, if the names of topics can begin with it. Raises `ValueError`."""
+    """`value`, if the names of topics can begin with it. Otherwise raises `ValueError`."""
     try:
         return Topics(value).prefix
     except InvalidIdError as error:
@@ -62,7 +62,7 @@ def checked_prefix(value: str) -> str:
 
 
 def checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`options`, if every client takes them and the files that they name can be read. Raises
+    """`options`, if every client accepts them and the named files can be read. Otherwise raises
     `ValueError`.
     """
     for name, value in options.items():
@@ -79,11 +79,11 @@ def checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def check_replicas(*, replication_factor: int, min_insync_replicas: int) -> None:
-    """Raises `ValueError` where no record could ever be on so many replicas."""
+    """Raises `ValueError` if topics have fewer replicas than a record needs."""
     if min_insync_replicas > replication_factor:
         raise ValueError(
             f"min_insync_replicas={min_insync_replicas} is more than replication_factor={replication_factor}:"
-            " nothing could be published"
+            " no record could be published"
         )
 
 
@@ -95,23 +95,23 @@ Seconds = Annotated[float, Field(gt=0, le=_SECONDS_MAX, allow_inf_nan=False)]
 
 
 class LogSettings(BaseModel):
-    """`kafka_options` goes to every aiokafka client as it is: `security_protocol`, `ssl_context`,
-    `sasl_...`.
+    """The settings of the Kafka clients and of new topics. `kafka_options` are passed to every
+    aiokafka client, for example `security_protocol`, `ssl_context`, `sasl_mechanism`.
     """
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, extra="forbid")
 
     kafka: Addresses = "127.0.0.1:9092"
-    """`bootstrap.servers`: host:port, several by comma."""
+    """`bootstrap.servers`: host:port, several separated by commas."""
     prefix: str = "runfold"
     replication_factor: Replicas = 1
     min_insync_replicas: Replicas = 1
     source: str = "runfold"
-    """`ce_source` of what is published here: a URI reference that names the producer."""
+    """The `ce_source` of published events: a URI reference that names the producer."""
     publish_timeout_seconds: Seconds = 30.0
-    """How long a publish waits for Kafka before it fails as retriable."""
+    """How long a publish waits for Kafka before it fails with a retriable error."""
     park_seconds: Seconds = PARK_SECONDS_MIN
-    """The shortest park time of any projector on this log."""
+    """The shortest `park_seconds` of any projector on this log."""
     kafka_options: Options = {}
 
     @model_validator(mode="after")
@@ -122,35 +122,35 @@ class LogSettings(BaseModel):
         return self
 
     def client_options(self) -> dict[str, Any]:
-        """What every aiokafka client is opened with. `ssl_cafile`, `ssl_certfile` and `ssl_keyfile`
-        (paths, as text can carry them) become the `ssl_context` that aiokafka wants.
+        """The options of every aiokafka client. The paths `ssl_cafile`, `ssl_certfile` and
+        `ssl_keyfile` become the `ssl_context` that aiokafka needs.
         """
         return {"bootstrap_servers": self.kafka, **_with_ssl_context(self.kafka_options)}
 
 
-def _check_protocol(given: Mapping[str, Any]) -> None:
-    """What is said of security fits its protocol. Raises `ValueError`."""
-    protocol = given.get("security_protocol", "PLAINTEXT")
-    for name in given:
+def _check_protocol(options: Mapping[str, Any]) -> None:
+    """Raises `ValueError` if security options are missing or have no effect."""
+    protocol = options.get("security_protocol", "PLAINTEXT")
+    for name in options:
         part = name.partition("_")[0].upper()
         if part in ("SSL", "SASL") and part not in protocol:
             raise ValueError(f"{name} has no effect: security_protocol is {protocol}, which has no {part}")
-    by_password = given.get("sasl_mechanism", "PLAIN") not in ("GSSAPI", "OAUTHBEARER")
+    by_password = options.get("sasl_mechanism", "PLAIN") not in ("GSSAPI", "OAUTHBEARER")
     for name in ("sasl_plain_username", "sasl_plain_password"):
-        if protocol.startswith("SASL") and by_password and name not in given:
+        if protocol.startswith("SASL") and by_password and name not in options:
             raise ValueError(f"security_protocol {protocol} needs {name}, which is missing")
 
 
-def _with_ssl_context(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with a context instead of files. Raises `ValueError` for files that hold no
+def _with_ssl_context(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with an SSL context instead of paths. Raises `ValueError` for files without a
     certificate or key.
     """
-    options = dict(given)
-    files = {name.removeprefix("ssl_"): options.pop(name, None) for name in _SSL_FILES}
-    if str(options.get("security_protocol")).endswith("SSL") and "ssl_context" not in options:
+    result = dict(options)
+    files = {name.removeprefix("ssl_"): result.pop(name, None) for name in _SSL_FILES}
+    if str(result.get("security_protocol")).endswith("SSL") and "ssl_context" not in result:
         try:
-            options["ssl_context"] = create_ssl_context(**files)
+            result["ssl_context"] = create_ssl_context(**files)
         except OSError as error:
-            named = ", ".join(str(path) for path in files.values() if path)
-            raise ValueError(f"no certificates or keys could be read from {named}: {error}") from error
-    return options
+            paths = ", ".join(str(path) for path in files.values() if path)
+            raise ValueError(f"no certificates or keys could be read from {paths}: {error}") from error
+    return result

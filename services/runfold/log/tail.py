@@ -1,7 +1,8 @@
-"""Following many partitions from given positions, without a consumer group.
+"""Follows many partitions from given positions, without a consumer group.
 
-Assigning waits for the fetch in flight and forgets all positions (aiokafka has no incremental
-assignment), so changes are collected and applied between two fetches, and positions live here.
+aiokafka has no incremental assignment: an assignment waits for the fetch in flight and forgets all
+positions. So the tail keeps the positions itself, and applies collected changes between two
+fetches.
 """
 
 import asyncio
@@ -18,13 +19,13 @@ from runfold_schemas.codec import Record
 from runfold_schemas.topics import Partition
 
 _FETCH_WAIT_MS = 50
-"""A new assignment waits for the fetch in flight; with 500 ms a new run's first event came after
-4.5 s (p99), with 50 after 0.12.
+"""How long a fetch waits for records. A new assignment waits for the fetch in flight: with 500 ms
+the first event of a new run arrived after 4.5 s (p99), with 50 ms after 0.12 s.
 """
 
 STEADY_FETCH_WAIT_MS = 500
-"""Where what is followed hardly ever changes: each fetch names all partitions, whether they have
-something or not.
+"""The same for tails whose partitions hardly ever change. A long wait saves requests, each of which
+names all partitions.
 """
 
 _GETMANY_TIMEOUT_MS = 20
@@ -32,20 +33,18 @@ _GETMANY_TIMEOUT_MS = 20
 _PARTITION_FETCH_BYTES = 1024 * 1024
 
 _LOOK_SECONDS = 1.0
-"""How often partitions are looked at that were passed without a record: a transaction ends with one
-that is never handed out.
+"""How often the tail looks for partitions that advanced without a record: a transaction ends with a
+marker that consumers do not return.
 """
 
 _FETCH_BYTES = 8 * 1024 * 1024
-"""Of all partitions together. What one fetch brought is unpacked in one go, 50 ms for this much,
-and nothing else runs.
+"""The limit of a fetch of all partitions together. Unpacking so much blocks the event loop for
+50 ms.
 """
 
 
 class FetchedRecords(NamedTuple):
-    """What one fetch brought of one partition: records in order, perhaps none, and the position
-    after them.
-    """
+    """The records of one partition in one fetch, perhaps none, and the position after them."""
 
     partition: Partition
     records: list[Record]
@@ -53,9 +52,7 @@ class FetchedRecords(NamedTuple):
 
 
 class Tail:
-    """Positions of the partitions that are followed; `fetches()` brings what is appended to
-    them.
-    """
+    """Follows partitions. `fetches` yields the records that are appended to them."""
 
     def __init__(self, consumer: AIOKafkaConsumer) -> None:
         self._consumer = consumer
@@ -70,8 +67,8 @@ class Tail:
     async def connect(
         cls, settings: LogSettings, *, fetch_wait_ms: int = _FETCH_WAIT_MS
     ) -> AsyncIterator["Tail"]:
-        """`fetch_wait_ms` is how long a fetch waits for a record to come, and a change of what is
-        followed for that fetch.
+        """A tail, open for the length of the block. `fetch_wait_ms` is how long a fetch waits for
+        records, and so how long a change of the partitions waits for a fetch.
         """
         quieten_aiokafka()
         consumer = AIOKafkaConsumer(
@@ -80,8 +77,7 @@ class Tail:
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             fetch_max_wait_ms=fetch_wait_ms,
-            # A larger record still comes: the broker never cuts the first batch of an answer,
-            # whatever the limit.
+            # Larger records arrive too, because a broker never cuts the first batch of an answer.
             max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
             fetch_max_bytes=_FETCH_BYTES,
         )
@@ -97,7 +93,7 @@ class Tail:
             await stop(consumer)
 
     def follow(self, partition: Partition, offset: int) -> None:
-        """From `offset` on; also moves a partition that is already followed."""
+        """Follows a partition from `offset` on. Also moves a partition that is followed already."""
         self._positions[partition] = offset
         self._moved.add(partition)
         self._changed.set()
@@ -107,7 +103,7 @@ class Tail:
             self._changed.set()
 
     async def let_go(self, partition: Partition) -> None:
-        """Unfollows, and returns when the client does not know the topic any more."""
+        """Unfollows a partition, and returns when the client no longer asks for its topic."""
         self.unfollow(partition)
         while partition in self._consumer.assignment():
             self._assigned.clear()
@@ -120,9 +116,7 @@ class Tail:
         return len(self._positions)
 
     def end(self, partition: Partition) -> int | None:
-        """The end of `partition` as its last fetch told it; None before the first one was
-        answered.
-        """
+        """The end of `partition` in its last fetch. None before the first fetch."""
         if self._changed.is_set() or partition not in self._consumer.assignment():
             return None
         end: int | None = self._consumer.highwater(partition)
@@ -134,10 +128,11 @@ class Tail:
         return offsets
 
     async def fetches(self) -> AsyncIterator[list[FetchedRecords]]:
-        """Endless: what each fetch brought, partition by partition; an empty list where one brought
-        nothing in time.
+        """Endless: the records of each fetch by partition. The list is empty if a fetch returned no
+        records in time.
 
-        A slice without records says that the partition goes on behind something that is no record.
+        An item without records means that the partition advanced without a record, for example
+        after the marker of a transaction.
         """
         while True:
             if self._changed.is_set():
@@ -155,12 +150,12 @@ class Tail:
 
     async def _assign(self) -> None:
         if self._positions:
-            # Kafka answers one request of a connection after the other. Without the pause the next
-            # fetch would be sent before the new topics' leaders are known, and these would wait
-            # until it has waited in vain.
+            # Kafka answers the requests of a connection one after the other. Without the pause, the
+            # next fetch would be sent before the leaders of the new topics are known, and the new
+            # topics would wait until that fetch times out.
             self._consumer.pause(*self._consumer.assignment())
             with kafka_errors():
-                # aiokafka takes the names only through its client.
+                # aiokafka takes the names of topics only through its client.
                 await self._consumer._client.set_topics([at.topic for at in self._positions])  # noqa: SLF001
         self._changed.clear()
         self._moved.clear()
@@ -171,7 +166,7 @@ class Tail:
         self._assigned.set()
 
     def _passed(self, fetched: Container[Partition]) -> list[Partition]:
-        """The partitions that may have gone on without a record; none until it is time to look
+        """The partitions that may have advanced without a record. Empty until it is time to look
         again.
         """
         if time.monotonic() - self._looked_at < _LOOK_SECONDS:
@@ -186,7 +181,7 @@ class Tail:
     async def _fetched_records(
         self, partition: Partition, consumed: list[ConsumerRecord]
     ) -> FetchedRecords | None:
-        # One that was moved while its fetch was on the way brought records from elsewhere.
+        # The fetch of a partition that was moved meanwhile has records of the old position.
         if partition in self._moved or partition not in self._positions:
             return None
         reached: int = await self._consumer.position(partition)

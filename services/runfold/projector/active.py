@@ -1,5 +1,5 @@
-"""One active run in a worker's memory: the fold after `next_offset` records, and how it is loaded
-from what is stored.
+"""One active run in a worker's memory: its fold after `next_offset` records. `load` makes it from
+the stored state and pages.
 """
 
 import time
@@ -17,25 +17,27 @@ from runfold_schemas.topics import Partition
 
 
 class Folded(NamedTuple):
-    """What one slice of the log became: what is to be written, in this order."""
+    """The result of folding a part of a run's log: the writes, in this order."""
 
     run: "ActiveRun"
     undecodable: list[Admitted]
     pages: list[Page]
     ended: bool
-    """The run ended within this slice."""
+    """The run ended within this part."""
     before: RunState
-    """Where what follows begins."""
+    """The state before this part."""
     state: RunState
     values: dict[str, Value]
-    """What the run's own keys hold by this."""
+    """The values that this part sets in the run's own state."""
     forwards: list[Forward]
     forwards_bytes: int
-    """At the most: of the records that they came from."""
+    """An upper bound of the size of `forwards`: the bytes of their records."""
 
 
 class ActiveRun:
-    """Only its worker's loop changes it. After a failed write it is thrown away and loaded anew."""
+    """A run that its worker tails. Only the worker's loop changes it. After a failed write it is
+    dropped and loaded again.
+    """
 
     def __init__(self, state: RunState, topic: str, *, seen: Sequence[str] = (), max_time: int = 0) -> None:
         self.run_id = state.run_id
@@ -50,8 +52,8 @@ class ActiveRun:
         self.max_time = max_time
         """The latest append time in the log, milliseconds since 1970."""
         self.stored_offset = self.record.next_offset
-        """Where its pages end, as far as this worker knows; behind `next_offset` while a write is
-        on its way.
+        """The end of the run's stored pages, as far as this worker knows. It is below `next_offset`
+        while a write is in progress.
         """
         self.quiet_since = time.monotonic()
         self.bells = 0
@@ -67,6 +69,7 @@ class ActiveRun:
         return self.record.next_offset
 
     def ring(self) -> None:
+        """Notes a bell, so that the run is not parked for a while."""
         self.bells += 1
         self.quiet_since = time.monotonic()
 
@@ -75,8 +78,8 @@ class ActiveRun:
         had_ended = self.admission.ended
         undecodable: list[Admitted] = []
         pages: list[Page] = []
-        # A page's worth at a time: its events are gone again before the garbage collector would
-        # walk over them.
+        # One page at a time, so that its events are freed before the garbage collector would scan
+        # them.
         for start in range(0, len(records) or 1, EVENTS_MAX):
             chunk = records[start : start + EVENTS_MAX]
             reached = chunk[-1].offset + 1 if start + EVENTS_MAX < len(records) else next_offset
@@ -87,14 +90,14 @@ class ActiveRun:
         return self.folded(undecodable, pages, ended=self.admission.ended and not had_ended)
 
     def fold(self, admitted: Sequence[Admitted], *, reached: int) -> None:
-        """Takes in records that were judged, up to `reached`."""
+        """Folds admitted records up to the offset `reached`."""
         self.record = fold(self.record, admitted).model_copy(update={"next_offset": reached})
-        for one in admitted:
-            if one.event is not None and changes_shared(one.event):
-                self._values |= own_changes(one)
-                shared = shared_changes(one, app=self.record.agent_id, user=self.record.user_id)
+        for each in admitted:
+            if each.event is not None and changes_shared(each.event):
+                self._values |= own_changes(each)
+                shared = shared_changes(each, app=self.record.agent_id, user=self.record.user_id)
                 self._forwards += shared
-                self._forwards_bytes += len(one.record.value or b"") if shared else 0
+                self._forwards_bytes += len(each.record.value or b"") if shared else 0
 
     def folded(
         self,
@@ -103,10 +106,10 @@ class ActiveRun:
         *,
         ended: bool = False,
     ) -> Folded:
-        """What is to be written since it was asked for last."""
-        changed, self._values = self._values, {}
-        shared, self._forwards = self._forwards, []
-        shared_bytes, self._forwards_bytes = self._forwards_bytes, 0
+        """The writes since the last call."""
+        values, self._values = self._values, {}
+        forwards, self._forwards = self._forwards, []
+        forwards_bytes, self._forwards_bytes = self._forwards_bytes, 0
         before, self._last_state = self._last_state, self.state()
         return Folded(
             run=self,
@@ -115,9 +118,9 @@ class ActiveRun:
             ended=ended,
             before=before,
             state=self._last_state,
-            values=changed,
-            forwards=shared,
-            forwards_bytes=shared_bytes,
+            values=values,
+            forwards=forwards,
+            forwards_bytes=forwards_bytes,
         )
 
     def _take_chunk(
@@ -125,7 +128,7 @@ class ActiveRun:
     ) -> list[Page]:
         first_offset, admit = self.next_offset, self.admission.admit
         admitted = [admit(record) for record in records]
-        undecodable += [one for one in admitted if one.outcome == "undecodable"]
+        undecodable += [each for each in admitted if each.outcome == "undecodable"]
         self.fold(admitted, reached=reached)
         return pages_of(self.log_id, admitted, first_offset=first_offset, next_offset=reached)
 
@@ -142,8 +145,8 @@ class ActiveRun:
 
 
 async def load(pages: PageStore, state: RunState, topic: str, *, bytes_max: int | None = None) -> ActiveRun:
-    """The run as it is stored: its state, and the fold of the pages that reach further; of those as
-    many as `bytes_max` is reached by, if it is given.
+    """The stored run: its state, and the fold of the pages beyond the state. With `bytes_max` only
+    the first pages of that size together.
     """
     position = state.record.next_offset
     seen: list[str] = []
@@ -174,20 +177,20 @@ async def load(pages: PageStore, state: RunState, topic: str, *, bytes_max: int 
 
 
 async def _read(pages: PageStore, log_id: str, position: int, bytes_max: int | None) -> list[Page]:
-    found: list[Page] = []
+    result: list[Page] = []
     size = 0
     async with aclosing(pages.read(log_id, first_offset=position)) as reading:
         async for page in reading:
-            found.append(page)
+            result.append(page)
             size += page.size
             if bytes_max is not None and size >= bytes_max:
                 break
-    return found
+    return result
 
 
 def _ids_before(page: Page, position: int) -> list[str]:
-    """The ids of a page that the saved state ends within, up to there: a merge can make such a
-    page.
+    """The event ids of a page below `position`, the end of the saved state. A merge can make a page
+    that the saved state ends within.
     """
     exceptions = {offset for offset, outcome, _ in page.exceptions if outcome != "late"}
     return [

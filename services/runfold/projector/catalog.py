@@ -1,5 +1,5 @@
-"""What the catalog says of runs' lives, taken to MongoDB; and said again where something else was
-said behind it.
+"""Folds the lives of runs from the catalog into MongoDB. If a later record of the catalog
+contradicts the life that counts, the life is published again.
 """
 
 from collections.abc import Sequence
@@ -17,24 +17,28 @@ from runfold_schemas.topics import Topics
 
 class Taken(NamedTuple):
     added: list[RunState]
-    """Runs that nothing was known of."""
+    """Runs that were not stored before."""
     deleted: list[Life]
-    """Lives that are over for good, whether this was known or not."""
+    """Lives that are deleted, whether this was stored before or not."""
 
 
 class CatalogFold:
+    """The fold of the catalog's lives."""
+
     def __init__(self, topics: Topics, runs: RunStore, writer: Writer) -> None:
         self._topics = topics
         self._runs = runs
         self._writer = writer
 
     async def take(self, entries: Sequence[tuple[Life, int]]) -> Taken:
-        """Takes lives, each with the broker's time of it, in their order."""
+        """Takes lives in the order of the catalog, each with the broker's time in milliseconds
+        since 1970.
+        """
         lives = [(life, time) for life, time in entries if self._can_have_log(life)]
         deleted = {(life.run_id, life.log_id): life for life, _ in lives if life.deleted}
-        standing = [(life, time) for life, time in lives if (life.run_id, life.log_id) not in deleted]
+        existing = [(life, time) for life, time in lives if (life.run_id, life.log_id) not in deleted]
         first_logs = {life.run_id: life.log_id for life, _ in reversed(lives)}
-        first = {life.run_id: (life, time) for life, time in reversed(standing)}
+        first = {life.run_id: (life, time) for life, time in reversed(existing)}
         added = await self._runs.add(
             [
                 _unfolded(life, announced_ms=time)
@@ -42,30 +46,30 @@ class CatalogFold:
                 if life.log_id == first_logs[life.run_id]
             ]
         )
-        await self._restate([life for life, _ in standing])
-        late = await self._deleted_with_session([life.run_id for life, _ in standing])
+        await self._restate([life for life, _ in existing])
+        late = await self._delete_with_session([life.run_id for life, _ in existing])
         return Taken(added, [*deleted.values(), *late])
 
     def _can_have_log(self, life: Life) -> bool:
-        """Whether there can be such a topic: anybody may write to the catalog."""
+        """Whether Kafka allows the topic's name. Any program may write to the catalog."""
         try:
             return is_topic_name(self._topics.run(life.run_id, life.log_id))
         except InvalidIdError:
             return False
 
     async def _restate(self, lives: Sequence[Life]) -> None:
-        """Says again what stands of a run where something else was said behind it, for compaction
-        to keep.
+        """Publishes the life that counts again if one of `lives` contradicts it, because compaction
+        keeps the last record.
         """
         run_ids = [life.run_id for life in lives]
-        standing, deleted = await self._runs.get_many(run_ids), await self._runs.deleted(run_ids)
-        # Somebody opened the run a second time: the first life stands.
+        stored, deleted = await self._runs.get_many(run_ids), await self._runs.deleted(run_ids)
+        # A second client opened the run. The first life counts.
         await self._writer.announce(
-            standing[life.run_id].life
+            stored[life.run_id].life
             for life in lives
-            if life.run_id in standing and standing[life.run_id].log_id != life.log_id
+            if life.run_id in stored and stored[life.run_id].log_id != life.log_id
         )
-        # Or has not heard that it was deleted.
+        # A client did not know that the run was deleted.
         await self._writer.announce_deleted(
             [
                 life.model_copy(update={"log_id": deleted[life.run_id]})
@@ -74,9 +78,9 @@ class CatalogFold:
             ]
         )
 
-    async def _deleted_with_session(self, run_ids: Sequence[str]) -> list[Life]:
-        """Those of these runs whose session was deleted, behind their announcement, while nothing
-        was stored of them.
+    async def _delete_with_session(self, run_ids: Sequence[str]) -> list[Life]:
+        """Announces the deletion of runs whose session was deleted after their announcement, but
+        before they were stored. Returns their lives.
         """
         states = [
             state

@@ -1,10 +1,10 @@
-"""Taking changes of what runs share to the topic that decides them, where their publisher has not
-done so.
+"""Forwards changes from runs' logs to the shared topics that decide them, if their publisher has
+not done so.
 
-Who publishes through us forwards at once, so nearly always the change has come already by the time
-that it is looked for here. It is looked for in what is folded of the shared topics: after a rebuild
-from nothing that must first have reached what was there when this worker began, or all that ever
-was would be forwarded once more.
+Runfold's client forwards a shared change right after publishing it. So nearly always the forwarder
+finds the change among the seen events, and has nothing to do. When a worker begins, the forwarder
+first waits until the shared topics are folded up to their ends at that time. Otherwise a rebuild
+from nothing would forward every change once more.
 """
 
 import asyncio
@@ -23,6 +23,8 @@ _LOOK_SECONDS = 0.1
 
 
 class Forwarder:
+    """Forwards the changes that were not seen in the shared topics."""
+
     def __init__(
         self,
         settings: LogSettings,
@@ -33,44 +35,45 @@ class Forwarder:
         self._settings = settings
         self._publisher = publisher
         self._ends = ends
-        self._decided = stores.shared_positions
+        self._positions = stores.shared_positions
         self._sessions = stores.sessions
         self._topics = Topics(settings.prefix)
         self._caught_up = False
-        self._decided_at: dict[str, tuple[Partition, int]] = {}
-        """By run: how far its session's partition has to be folded until it is known whose the
-        session is.
+        self._undecided: dict[str, tuple[Partition, int]] = {}
+        """The runs whose session may belong to another run. When the partition is folded up to the
+        offset, the owner of the session is known.
         """
 
     async def forward(self, forwards: Sequence[Forward]) -> set[str]:
-        """Returns when each of them is durable in the topic that decides it; but for those of the
-        runs that it gives, of which it cannot be told yet whether they won their session.
+        """Returns when the changes are durable in the topics that decide them. The returned set has
+        the runs whose changes must wait, because the owner of their session is not known yet.
         """
         if not self._caught_up:
             await self._catch_up()
-        known = await self._decided.first_offsets((one.key, one.event.event_id) for one in forwards)
-        missing = [one for one in forwards if (one.key, one.event.event_id) not in known]
+        seen = await self._positions.first_offsets((each.key, each.event.event_id) for each in forwards)
+        missing = [each for each in forwards if (each.key, each.event.event_id) not in seen]
         lost = await self._lost_sessions(missing)
-        withheld = lost | self._decided_at.keys()
-        await self.publish([one for one in missing if one.event.run_id not in withheld])
-        return set(self._decided_at)
+        withheld = lost | self._undecided.keys()
+        await self.publish([each for each in missing if each.event.run_id not in withheld])
+        return set(self._undecided)
 
     async def publish(self, forwards: Sequence[Forward]) -> None:
-        acks = [await send_shared(self._publisher, self._settings, one) for one in forwards]
+        """Publishes the events to the topics that decide them, and waits until they are durable."""
+        acks = [await send_shared(self._publisher, self._settings, forward) for forward in forwards]
         for ack in acks:
             await self._publisher.wait(ack)
 
     async def _lost_sessions(self, forwards: Sequence[Forward]) -> set[str]:
-        """The runs that were opened for a session which is not theirs. Notes those of which that
-        cannot be told yet.
+        """The runs that were opened for a session of another run. Remembers the runs for which this
+        is not known yet.
         """
-        opened = {one.event.run_id: one.session_id for one in forwards if one.session_id is not None}
+        opened = {each.event.run_id: each.session_id for each in forwards if each.session_id is not None}
         if not opened:
-            self._decided_at = {}
+            self._undecided = {}
             return set()
-        # Looked at before the sessions are, or one that is folded in between would be taken for
-        # lost.
-        reached = await self._decided.positions()
+        # Positions are read before sessions. In the other order, a session that is folded in
+        # between would count as lost.
+        reached = await self._positions.positions()
         sessions = await self._sessions.get(list(opened.values()))
         await self._note_ends(
             {
@@ -79,28 +82,28 @@ class Forwarder:
                 if session_id not in sessions or sessions[session_id].run_id != run_id
             }
         )
-        lost = {run_id for run_id, (at, end) in self._decided_at.items() if reached.get(at, 0) >= end}
+        lost = {run_id for run_id, (at, end) in self._undecided.items() if reached.get(at, 0) >= end}
         for run_id in lost:
-            del self._decided_at[run_id]
+            del self._undecided[run_id]
         return lost
 
     async def _note_ends(self, doubtful: Mapping[str, str]) -> None:
-        """Where the partitions of these sessions ended when they were doubted first: by then each
-        was won or lost.
+        """Remembers the ends of these sessions' partitions when the doubt first arose. The events
+        before an end decide who owns the session.
         """
         partitions = {
             run_id: deciding(self._topics, session_key(session_id)) for run_id, session_id in doubtful.items()
         }
-        new = {at for run_id, at in partitions.items() if run_id not in self._decided_at}
+        new = {at for run_id, at in partitions.items() if run_id not in self._undecided}
         ends = await self._ends.ends_of(sorted(new))
-        self._decided_at = {
-            run_id: self._decided_at.get(run_id) or (at, ends[at]) for run_id, at in partitions.items()
+        self._undecided = {
+            run_id: self._undecided.get(run_id) or (at, ends[at]) for run_id, at in partitions.items()
         }
 
     async def _catch_up(self) -> None:
         ends = await self._ends.ends_of(shared_partitions(self._topics))
         while True:
-            reached = await self._decided.positions()
+            reached = await self._positions.positions()
             if all(reached.get(at, 0) >= end for at, end in ends.items()):
                 self._caught_up = True
                 return

@@ -1,10 +1,10 @@
-"""A rebuild is a projector of the next edition: it reads the catalog from the beginning, folds
-every run, keeps up with what is appended meanwhile, and then the pointer is switched.
+"""A rebuild: a projector that writes the next edition. It reads the catalog from the beginning,
+folds every run, keeps up with new events, and then switches the pointer.
 
-Readers go on with the old edition until shortly before; around the switch they look into both, so
-nothing that they saw is gone for a moment. The projectors notice the switch within a second, take
-the new edition over from the rebuild's worker, and leave the old one, which is dropped after the
-grace time.
+Readers use the old edition until shortly before the switch. Around the switch they use both, so
+data that a reader saw never disappears. The projectors notice the switch within a second, take over
+the new edition from the rebuild's worker, and leave the old edition, which is dropped after
+`retire_seconds`.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from runfold_schemas.errors import RunfoldError
 _LOOK_SECONDS = 0.25
 
 _JOIN_SECONDS = 3 * POINTER_LOOK_SECONDS
-"""After that every reader looks into both editions."""
+"""The time after which every reader uses both editions."""
 
 
 class RebuildError(RunfoldError):
-    """The rebuild was not switched to; the edition that is read is as it was."""
+    """The rebuild was given up. The current edition is unchanged."""
 
 
 class Progress(NamedTuple):
-    """Records that the new edition holds, of those that the old one holds."""
+    """The number of records in the new edition, and in the old edition."""
 
     done: int
     total: int
@@ -39,16 +39,16 @@ class Progress(NamedTuple):
 async def rebuild(
     settings: Settings, *, report: Callable[[Progress], None], switched: Callable[[], None]
 ) -> Progress:
-    """Rebuilds every projection from the log; tells its progress, and when readers use the new
-    ones.
+    """Rebuilds every projection from the log. Calls `report` with its progress, and `switched` when
+    readers use the new edition.
 
-    Raises `RebuildError` when another rebuild overtakes it, and `UnavailableError`; either may come
-    in a group.
+    Raises `RebuildError` if another rebuild overtakes it, and `UnavailableError`. Either error may
+    be in a group.
     """
     async with connect(settings.mongo, settings.database) as database:
         editions = Editions(database)
         old, new = await editions.current_or_first(), new_edition()
-        _must(await editions.begin(old=old, new=new))
+        _require(await editions.begin(old=old, new=new))
         for leftover in await editions.others():
             await editions.drop(leftover)
         try:
@@ -59,12 +59,12 @@ async def rebuild(
                 working = tasks.create_task(worker.work())
                 async for progress in _catching_up(database, editions, old=old, new=new):
                     report(progress)
-                _must(await editions.join(old=old, new=new))
+                _require(await editions.join(old=old, new=new))
                 await asyncio.sleep(_JOIN_SECONDS)
-                _must(await editions.switch(old=old, new=new))
+                _require(await editions.switch(old=old, new=new))
                 switched()
-                # The projectors take over, and readers who have not noticed the switch still read
-                # the old edition.
+                # Projectors take over the new edition now. Readers that have not noticed the switch
+                # still use the old edition.
                 await asyncio.sleep(settings.retire_seconds)
                 working.cancel()
         except* RebuildError:
@@ -76,33 +76,33 @@ async def rebuild(
     return progress
 
 
-def _must(done: bool) -> None:
+def _require(done: bool) -> None:
     if not done:
         raise RebuildError(
             "another rebuild has begun or finished since this one began, or the switch came too late; this"
-            " one was given up"
+            " one was given up. Run it again"
         )
 
 
 async def _catching_up(
     database: Database, editions: Editions, *, old: str, new: str
 ) -> AsyncIterator[Progress]:
-    """The progress again and again, until all of the old edition has reached its old end in the new
-    one.
-    """
+    """Yields the progress until the new edition includes everything that the old edition has."""
     while True:
         pointer = await editions.pointer()
-        _must(pointer is not None and pointer.building == new)
-        wanted, reached = await _positions(database, old), await _positions(database, new)
-        done = sum(min(offset, reached.get(name, 0)) for name, offset in wanted.items())
-        yield Progress(done, sum(wanted.values()))
-        if all(name in reached and reached[name] >= offset for name, offset in wanted.items()):
+        _require(pointer is not None and pointer.building == new)
+        targets, reached = await _positions(database, old), await _positions(database, new)
+        done = sum(min(offset, reached.get(name, 0)) for name, offset in targets.items())
+        yield Progress(done, sum(targets.values()))
+        if all(name in reached and reached[name] >= offset for name, offset in targets.items()):
             return
         await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _positions(database: Database, edition: str) -> dict[object, int]:
-    """How far an edition is: of each run by its id, and of each partition of what runs share."""
+    """The positions of an edition: of each run by its id, and of each partition of the shared
+    topics.
+    """
     positions: dict[object, int] = dict([entry async for entry in RunStore(database, edition).progress()])
     positions.update(await SharedPositionStore(database, edition).positions())
     return positions

@@ -1,8 +1,8 @@
-"""The projector's process: a worker on the edition that is read, health and metrics.
+"""The projector's process: a worker on the current edition, health and metrics.
 
-When the pointer moves to another edition (a rebuild has caught up, or the database was dropped and
-begins anew), a worker for the new one starts at once. The old one stops before readers let its
-edition go, so that what they saw there last has come in the new one too.
+The pointer moves to another edition when a rebuild has caught up, or when the database was dropped.
+Then a worker for the new edition starts at once. The old worker stops before readers stop using the
+old edition, so that the new edition includes the last data that they saw there.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from runfold_schemas.errors import ConfigurationError, UnavailableError
 _RETRY_SECONDS = 1.0
 
 _ACTIVE = Gauge("runfold_active_runs", "Runs that this projector tails")
-_BACKLOG = Gauge("runfold_backlog_runs", "Runs whose log this projector has not yet caught up with")
+_BACKLOG = Gauge("runfold_backlog_runs", "Runs with records that this projector has not folded yet")
 _PARTITIONS = Gauge("runfold_catalog_partitions", "Catalog partitions that this projector owns")
 _FOLDED = Counter("runfold_folded_records", "Records folded by this projector")
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 async def run(settings: Settings) -> None:
-    """Projects until the process is told to stop."""
+    """Projects until the process is asked to stop."""
     projector = Projector(settings)
     app = new_app("Runfold projector", ready=projector.check_ready)
     projecting = asyncio.create_task(projector.project())
@@ -57,9 +57,9 @@ class Projector:
             raise UnavailableError("Kafka", reason="this projector owns no partition of the catalog yet")
 
     async def project(self) -> None:
-        """Endless: waits while Kafka or MongoDB is away, and starts anew from what is stored; after
-        a defect too, which a record may bring about: it is told of once, with where it was, and
-        whoever watches sees that this one is not ready.
+        """Endless. After an error of Kafka or MongoDB it waits and starts again from the stored
+        state. It does the same after a defect, which a single record may cause: it logs the trace
+        once, and the service is not ready meanwhile.
         """
         while True:
             try:
@@ -70,11 +70,11 @@ class Projector:
             except* ConfigurationError:
                 raise
             except* Exception as group:  # noqa: BLE001  # one run's defect must not end the health of all
-                self._tell(group)
+                self._log_defect(group)
             self._worker = None
             await asyncio.sleep(_RETRY_SECONDS)
 
-    def _tell(self, group: BaseExceptionGroup[BaseException]) -> None:
+    def _log_defect(self, group: BaseExceptionGroup[BaseException]) -> None:
         error = _first(group)
         failure = f"{type(error).__name__}: {error}"
         trace = group if failure != self._failure else None
@@ -103,11 +103,11 @@ class Projector:
             await worker.work()
 
     async def _retire(self, editions: Editions, edition: str, working: asyncio.Task[None]) -> None:
-        stays = self._settings.retire_seconds
-        await asyncio.sleep(stays * RETIRED_WRITTEN)
+        seconds = self._settings.retire_seconds
+        await asyncio.sleep(seconds * RETIRED_WRITTEN)
         working.cancel()
         await asyncio.wait([working])
-        await asyncio.sleep(stays * (1 - RETIRED_WRITTEN))
+        await asyncio.sleep(seconds * (1 - RETIRED_WRITTEN))
         await editions.drop(edition)
 
     def _report(self) -> None:

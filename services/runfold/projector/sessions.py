@@ -1,9 +1,9 @@
-"""What a worker folds of `{prefix}.sessions`, and what follows from it.
+"""The fold of `{prefix}.sessions` in a worker, and its consequences.
 
     events --> values of app: and user: keys --> deleted runs --> sessions
 
-A crash between any two repeats work and loses nothing, and so does another owner of the partition
-that is still at work: everything is written over what is older only.
+A crash between two steps repeats work and loses nothing, and so does a second owner of the
+partition, because each write replaces only older data.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -45,9 +45,9 @@ class SessionsTopic:
         self, events: Sequence[Keyed], stored: Mapping[str, SessionRecord]
     ) -> Mapping[str, HeadAt]:
         fold = SharedFold(stored)
-        for one in events:
-            fold.take(one.key, one.event, one.offset)
-        times = {one.offset: one.log_time for one in events}
+        for each in events:
+            fold.take(each.key, each.event, each.offset)
+        times = {each.offset: each.log_time for each in events}
         await self._values.save(Entry(scope, key, value) for (scope, key), value in fold.values.items())
         for session, offset in fold.deleted:
             await self._delete_runs(session, times[offset])
@@ -55,9 +55,7 @@ class SessionsTopic:
         return {}
 
     async def delete_expired(self, partitions: Collection[int]) -> None:
-        """Deletes the sessions of these partitions whose time is over, by an event as anybody
-        would.
-        """
+        """Publishes the deletion of the expired sessions of these partitions, as a client would."""
         now = datetime.now(UTC)
         async for session in self._sessions.expired(now):
             key = session_key(session.session_id)
@@ -70,37 +68,35 @@ class SessionsTopic:
 
     async def _delete_runs(self, session: SessionRecord, deleted_ms: int) -> None:
         own = life_of(session)
-        gone = []
+        deleted = []
         if await self._is_own(own):
-            # Before the others are looked for: who adds one that is not there yet looks for this
-            # afterwards.
-            gone = await self._runs.delete(
+            # The own run is deleted before the other runs are read. A worker that adds another run
+            # of the session meanwhile looks for this deletion afterwards.
+            deleted = await self._runs.delete(
                 [(own, partition_of(own.run_id))], with_session={own.run_id: deleted_ms}
             )
-        # The id may have been taken again since, by which the catalog names runs of the next
-        # session as well: in a rebuild they are all known before the deletion is read.
-        named = await self._runs.of_session(session.session_id, announced_by_ms=deleted_ms)
-        named = [life for life in named if not is_session_run(life.run_id, life.log_id)]
-        # Told before they cannot be found by their session any more: a crash in between forgets
-        # none of them.
-        await self._writer.announce_deleted(gone + named)
-        # Unreadable at once; the owner of each run, who is told by the catalog, clears up behind
-        # it.
-        await self._runs.delete((life, partition_of(life.run_id)) for life in named)
+        # Runs that were announced after the deletion belong to a later session with the same id. In
+        # a rebuild all of them are stored before the deletion is folded.
+        lives = await self._runs.of_session(session.session_id, announced_by_ms=deleted_ms)
+        others = [life for life in lives if not is_session_run(life.run_id, life.log_id)]
+        # Announced first: after the deletion they could not be found by their session any more, so
+        # a crash in between would forget them.
+        await self._writer.announce_deleted(deleted + others)
+        # Readers no longer see the runs from here on. The owners of the runs read the announcement
+        # and remove the rest.
+        await self._runs.delete((life, partition_of(life.run_id)) for life in others)
 
     async def _is_own(self, own: Life) -> bool:
-        """Whether the run is the session's, as far as it is known: whoever creates a session could
-        name any.
+        """Whether the stored run, if any, belongs to the session. The creator of a session could
+        name the run of another session.
         """
-        standing = (await self._runs.get_many([own.run_id])).get(own.run_id)
-        return standing is None or (
-            standing.log_id == own.log_id and standing.record.session_id == own.session_id
-        )
+        stored = (await self._runs.get_many([own.run_id])).get(own.run_id)
+        return stored is None or (stored.log_id == own.log_id and stored.record.session_id == own.session_id)
 
 
-def _session_ids(keyed: Sequence[Keyed]) -> set[str]:
+def _session_ids(events: Sequence[Keyed]) -> set[str]:
     return {
-        one.event.data.session_id
-        for one in keyed
-        if isinstance(one.event.data, SessionCreated | SessionUpdated | SessionDeleted)
+        each.event.data.session_id
+        for each in events
+        if isinstance(each.event.data, SessionCreated | SessionUpdated | SessionDeleted)
     }

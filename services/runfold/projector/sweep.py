@@ -1,4 +1,4 @@
-"""The sweep: what nobody announced, found by looking at the topics themselves."""
+"""The sweep: finds records and runs that were not announced by looking at the topics themselves."""
 
 import contextlib
 import logging
@@ -22,55 +22,59 @@ from runfold_schemas.topics import RunTopic, Topics
 _ORPHAN_SWEEPS = 3
 
 _ORPHAN_TIMEOUTS = 3
-"""Publish timeouts from when a session's log was found, in which its creator must have gone on."""
+"""The number of publish timeouts after which the creator of a session is taken for dead."""
 
 _log = logging.getLogger(__name__)
 
 
-class Found(NamedTuple):
+class Findings(NamedTuple):
+    """The results of one look at the topics."""
+
     grown: list[str]
-    """Runs that are parked and have records beyond what is stored."""
+    """Parked runs with records beyond the stored state."""
     deleted: list[RunTopic]
-    """Whoever was to clear up behind these has died."""
+    """Deleted runs whose topic still exists, because the worker that was deleting it died."""
     unknown: dict[str, RunTopic]
-    """By topic: runs that MongoDB has nothing of."""
+    """Runs that are not stored, by topic."""
 
 
 class Sweep:
+    """Looks for unannounced records and runs, and remembers the runs between two sweeps."""
+
     def __init__(self, settings: LogSettings, ends: LogEnds, stores: Edition, writer: Writer) -> None:
         self._settings = settings
         self._ends = ends
         self._runs = stores.runs
         self._sessions = stores.sessions
-        self._decided = stores.shared_positions
+        self._positions = stores.shared_positions
         self._writer = writer
         self._unannounced: dict[str, _Unannounced] = {}
 
-    async def look(self, topics: Mapping[str, RunTopic], stored: Mapping[str, tuple[str, int]]) -> Found:
-        """What is to be done about `topics`, which are not tailed, given life and position of each
-        run that is stored.
+    async def look(self, topics: Mapping[str, RunTopic], stored: Mapping[str, tuple[str, int]]) -> Findings:
+        """The findings about `topics`, which are not tailed. `stored` has the log id and the
+        position of each stored run, -1 for a deleted run.
         """
-        known = {
+        stored_positions = {
             name: stored[run.run_id][1]
             for name, run in topics.items()
             if stored.get(run.run_id, ("",))[0] == run.log_id
         }
-        positions = {name: position for name, position in known.items() if position >= 0}
+        positions = {name: position for name, position in stored_positions.items() if position >= 0}
         ends = await self._ends.ends(positions)
-        return Found(
+        return Findings(
             [topics[name].run_id for name, position in positions.items() if ends[name] > position],
-            [topics[name] for name in known.keys() - positions.keys()],
+            [topics[name] for name in stored_positions.keys() - positions.keys()],
             {name: run for name, run in topics.items() if run.run_id not in stored},
         )
 
     async def announce(self, topics: Mapping[str, RunTopic]) -> list[str]:
-        """Announces runs whose opener did not: it crashed, or does not know the catalog. Gives the
-        topics that belong to nobody: their opener lost the session that they were made for, or died
-        before it was there.
+        """Announces runs that their opener did not announce, because it crashed or does not know
+        the catalog. Returns orphans: topics whose opener lost their session to another opener, or
+        died before the session existed.
         """
         run_ids = [run.run_id for run in topics.values()]
-        known = {*await self._runs.get_many(run_ids), *await self._runs.deleted(run_ids)}
-        unknown = {name for name, run in topics.items() if run.run_id not in known}
+        stored = {*await self._runs.get_many(run_ids), *await self._runs.deleted(run_ids)}
+        unknown = {name for name, run in topics.items() if run.run_id not in stored}
         before, now = self._unannounced, time.monotonic()
         self._unannounced = {
             name: _Unannounced(before[name].since, before[name].sweeps + 1)
@@ -78,12 +82,12 @@ class Sweep:
             else _Unannounced(now)
             for name in unknown
         }
-        # An opener may be between its topic and its announcement: what is unknown is looked at in
-        # the next sweep.
+        # An opener may be about to announce its run, so a topic waits at least until the second
+        # sweep that finds it.
         ends = await self._ends.ends(unknown & before.keys())
         orphans = []
         for name in sorted(ends):
-            if ends[name] > 0:  # an opener may have died before it wrote anything
+            if ends[name] > 0:  # an opener may have died before its first record
                 run, opened = topics[name], await self._opening(name)
                 session_id = opened.session_id if opened and is_session_run(*run) else None
                 if session_id is None or await self._has_won(run, session_id):
@@ -91,7 +95,9 @@ class Sweep:
                 elif self._is_given_up(self._unannounced[name], now) and await self._has_lost(
                     run, session_id
                 ):
-                    _log.info("%s was made for a session that it is not the log of; deleted now", name)
+                    _log.info(
+                        "topic %s belongs to no session, because its opener lost or died; deleted", name
+                    )
                     orphans.append(name)
         return orphans
 
@@ -108,10 +114,10 @@ class Sweep:
         return session is not None and session.run_id == run.run_id
 
     async def _has_lost(self, run: RunTopic, session_id: str) -> bool:
-        """Whether the session is not this run's, by all that has been said of it so far."""
+        """Whether the session belongs to another run, or to none, by all events so far."""
         at = deciding(Topics(self._settings.prefix), session_key(session_id))
         end = (await self._ends.ends_of([at]))[at]
-        folded = (await self._decided.positions()).get(at, 0)
+        folded = (await self._positions.positions()).get(at, 0)
         return folded >= end and not await self._has_won(run, session_id)
 
     async def _announce(self, run: RunTopic, opened: RunOpened | None) -> None:
@@ -122,13 +128,13 @@ class Sweep:
             session_id=opened.session_id if opened else None,
         )
         await self._writer.announce([life])
-        _log.info("run %s was not announced; done now", run.run_id)
+        _log.info("run %s was not announced by its opener; announced it", run.run_id)
 
-    def _is_given_up(self, one: "_Unannounced", now: float) -> bool:
-        """Whether whoever is creating a session would have had an answer by now, or an error."""
-        waited = now - one.since
+    def _is_given_up(self, run: "_Unannounced", now: float) -> bool:
+        """Whether the creator of the session must have had an answer or an error by now."""
+        waited = now - run.since
         return (
-            one.sweeps >= _ORPHAN_SWEEPS
+            run.sweeps >= _ORPHAN_SWEEPS
             and waited > _ORPHAN_TIMEOUTS * self._settings.publish_timeout_seconds
         )
 

@@ -1,6 +1,7 @@
-"""What is folded of the runs and not saved yet, and the rule of saving: a run's state is saved when
-all that the events up to it change of shared state is durable in `{prefix}.sessions`. So whoever
-begins at a saved state has nothing left to forward.
+"""The states of runs that are folded and not saved yet.
+
+The rule of saving: a run's state is saved when all changes of shared topics up to that state are
+durable there. So a worker that begins at a saved state has nothing left to forward.
 """
 
 from collections.abc import Sequence
@@ -11,47 +12,51 @@ from runfold.store.runs import RunState
 from runfold_projections.state import Forward, Value
 
 FORWARDS_BYTES_MAX = 16 * 1024 * 1024
-"""Of the events whose changes of shared state wait, of all runs together. What comes on top is
-folded again, later.
+"""The limit for the events that wait to be forwarded, of all runs together. Events beyond it are
+folded again later.
 """
 
 
 @dataclass(slots=True, eq=False)
 class Unsaved:
-    """One run's."""
+    """The unsaved data of one run."""
 
     state: RunState
-    """What is to be forwarded of the events up to here is in `forwards`, or durable."""
+    """The changes of the events up to this state are durable, or in `forwards`."""
     next_offset: int
-    """Where the fold is; behind `state` where there was no room for what is to be forwarded."""
+    """The position of the fold. It is beyond `state` if there was no room for further forwards."""
     values: dict[str, Value] = field(default_factory=dict)
     forwards: list[Forward] = field(default_factory=list)
     forwards_bytes: int = 0
     durable: RunState | None = None
-    """As far as the forwards are durable, while later ones wait."""
+    """The state up to which the forwards are durable, while later forwards wait."""
     is_new: bool = False
-    """Whether anything came since it was looked at last."""
+    """Whether anything was added since the last save."""
 
     @property
     def is_whole(self) -> bool:
+        """Whether `state` includes all events that were folded."""
         return self.state.record.next_offset >= self.next_offset
 
     @property
     def to_save(self) -> RunState | None:
+        """The last state without waiting forwards."""
         return self.durable if self.forwards else self.state
 
 
 class Forwarding:
-    """Of one run: what was waiting when its forwarding began."""
+    """The waiting forwards of one run when their forwarding began."""
 
-    def __init__(self, one: Unsaved) -> None:
-        self.one = one
-        self.state = one.state
-        self.forwards = one.forwards.copy()
-        self.size = one.forwards_bytes
+    def __init__(self, run: Unsaved) -> None:
+        self.run = run
+        self.state = run.state
+        self.forwards = run.forwards.copy()
+        self.size = run.forwards_bytes
 
 
 class UnsavedRuns:
+    """The unsaved data of all runs."""
+
     def __init__(self) -> None:
         self._runs: dict[str, Unsaved] = {}
         self._bytes = 0
@@ -61,57 +66,61 @@ class UnsavedRuns:
 
     @property
     def has_waiting(self) -> bool:
-        return any(one.forwards or not one.is_whole for one in self._runs.values())
+        """Whether a run has changes to be forwarded."""
+        return any(run.forwards or not run.is_whole for run in self._runs.values())
 
     def waiting(self) -> list[Forwarding]:
-        """The runs that have something to be forwarded."""
-        return [Forwarding(one) for one in self._runs.values() if one.forwards]
+        """The waiting forwards of each run that has some."""
+        return [Forwarding(run) for run in self._runs.values() if run.forwards]
 
     def to_fold_again(self) -> list[Unsaved]:
-        """The runs that wait for room, while there is room."""
+        """The runs that wait for room, if there is room now."""
         has_room = self._bytes <= FORWARDS_BYTES_MAX // 2
-        return [one for one in self._runs.values() if not one.is_whole] if has_room else []
+        return [run for run in self._runs.values() if not run.is_whole] if has_room else []
 
     def add(self, folded: Folded) -> None:
-        one = self._runs.setdefault(
+        """Adds folded events of a run. Without room for their forwards, the run's state stays."""
+        run = self._runs.setdefault(
             folded.state.run_id, Unsaved(folded.before, folded.before.record.next_offset)
         )
-        one.is_new = True
-        one.values.update(folded.values)
+        run.is_new = True
+        run.values.update(folded.values)
         has_room = self._bytes + folded.forwards_bytes <= FORWARDS_BYTES_MAX
-        if one.is_whole and (has_room or not folded.forwards):
-            self.go_on(one, folded)
-        one.next_offset = max(one.next_offset, folded.state.record.next_offset)
+        if run.is_whole and (has_room or not folded.forwards):
+            self.extend(run, folded)
+        run.next_offset = max(run.next_offset, folded.state.record.next_offset)
 
-    def go_on(self, one: Unsaved, folded: Folded) -> None:
-        """Takes in what follows on the state of `one`."""
-        one.state = folded.state
-        one.forwards += folded.forwards
-        one.forwards_bytes += folded.forwards_bytes
+    def extend(self, run: Unsaved, folded: Folded) -> None:
+        """Adds the events that follow the state of `run`."""
+        run.state = folded.state
+        run.forwards += folded.forwards
+        run.forwards_bytes += folded.forwards_bytes
         self._bytes += folded.forwards_bytes
 
-    def forwarded(self, done: Sequence[Forwarding]) -> None:
-        """What these had is durable."""
-        for part in done:
-            one = part.one
-            one.durable = part.state
-            del one.forwards[: len(part.forwards)]
-            one.forwards_bytes -= part.size
-            if self._runs.get(one.state.run_id) is one:
-                self._bytes -= part.size
+    def mark_forwarded(self, done: Sequence[Forwarding]) -> None:
+        """Removes forwards that are durable now."""
+        for forwarding in done:
+            run = forwarding.run
+            run.durable = forwarding.state
+            del run.forwards[: len(forwarding.forwards)]
+            run.forwards_bytes -= forwarding.size
+            if self._runs.get(run.state.run_id) is run:
+                self._bytes -= forwarding.size
 
-    def saved(self, one: Unsaved, state: RunState) -> None:
-        if one.durable is state:
-            one.durable = None
-        if one.state is state and one.is_whole and not one.forwards and not one.values:
-            self._discard(one)
+    def mark_saved(self, run: Unsaved, state: RunState) -> None:
+        """Drops the run if `state`, which was saved, is all there is."""
+        if run.durable is state:
+            run.durable = None
+        if run.state is state and run.is_whole and not run.forwards and not run.values:
+            self._discard(run)
 
     def forget(self, log_ids: Sequence[str]) -> None:
-        for one in self.all():
-            if one.state.log_id in log_ids:
-                self._discard(one)
+        """Drops the runs with these logs."""
+        for run in self.all():
+            if run.state.log_id in log_ids:
+                self._discard(run)
 
-    def _discard(self, one: Unsaved) -> None:
-        if self._runs.get(one.state.run_id) is one:
-            del self._runs[one.state.run_id]
-            self._bytes -= one.forwards_bytes
+    def _discard(self, run: Unsaved) -> None:
+        if self._runs.get(run.state.run_id) is run:
+            del self._runs[run.state.run_id]
+            self._bytes -= run.forwards_bytes

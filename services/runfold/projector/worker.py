@@ -1,12 +1,13 @@
-"""A worker: tails the active runs of its catalog partitions, folds what comes, and writes it.
+"""A worker: tails the active runs of its catalog partitions, folds their records, and writes the
+results.
 
     catalog --bell, life--> active runs --tail--> fold --> pages, states
                  ^                                  |
                  +---- ended lives <----------------+
 
 A quiet run is parked and costs nothing; a bell or the sweep wakes it. Every error of Kafka or
-MongoDB ends the worker: whoever runs it starts a new one, which loads everything from what is
-stored. There is no other recovery.
+MongoDB ends the worker. The service then starts a new worker, which loads everything from MongoDB.
+There is no other recovery.
 """
 
 import asyncio
@@ -38,12 +39,14 @@ from runfold_schemas.catalog import Bell, Life
 from runfold_schemas.topics import Partition, RunTopic, Topics
 
 _CATCHING_UP_MAX = 200
-"""Runs with a backlog that are tailed at once: every fetch names all topics, so more of them make
-each one slower.
+"""The number of runs with a backlog that are tailed at once. Every fetch names all topics, so more
+runs make each fetch slower.
 """
 
 _UNBROKEN_MAX = 500
-"""Records that are folded in one go: about 10 ms. One run's part of a fetch is never broken."""
+"""The number of records that are folded without a pause: about 10 ms. The records of one run in a
+fetch are always folded without a pause.
+"""
 
 _CAUGHT_UP_LAG = 500
 _LOADING_MAX = 16
@@ -55,6 +58,8 @@ _log = logging.getLogger(__name__)
 
 
 class Worker:
+    """One worker of one edition. `work` runs it."""
+
     def __init__(
         self,
         settings: Settings,
@@ -88,12 +93,12 @@ class Worker:
         self._sweep = Sweep(self._log_settings, ends, stores, writer)
         self._catalog = CatalogFold(self._topics, stores.runs, writer)
         self._deleted: asyncio.Queue[RunTopic] = asyncio.Queue()
-        # Who is active and who is parked changes under this lock, so that a bell never meets a run
+        # Runs are activated and parked under this lock, so that a bell never finds a run that is
         # half parked.
         self._membership = asyncio.Lock()
         self._tasks: asyncio.TaskGroup
         self.events = 0
-        """Records folded and stored so far."""
+        """The number of records folded and stored so far."""
 
     @property
     def partitions(self) -> set[int]:
@@ -122,7 +127,7 @@ class Worker:
             tasks.create_task(self._writer.merge_pages())
             tasks.create_task(self._writer.forward_changes())
             tasks.create_task(self._park_quiet())
-            tasks.create_task(self._sweep_again_and_again())
+            tasks.create_task(self._sweep_repeatedly())
             tasks.create_task(self._clear_deleted())
             async with catalog_group(
                 self._settings.log(),
@@ -134,18 +139,18 @@ class Worker:
             ):
                 await asyncio.Event().wait()
 
-    # From the catalog: which runs are ours and awake.
+    # The catalog: which runs this worker owns, and which of them are active.
 
     async def own(self, partitions: set[int]) -> None:
         """The consumer group gives this worker these partitions of the catalog, and no others."""
         self._partitions = partitions
-        # Not awaited: a rebalance must not wait until thousands of runs are loaded.
+        # Not awaited, because a rebalance must not wait until thousands of runs are loaded.
         self._tasks.create_task(self._change_ownership())
 
     async def _change_ownership(self) -> None:
         async with self._membership:
-            # What is ours again may have been another's meanwhile, who took up runs there, and
-            # heard of the end of others.
+            # Another worker may have owned a partition meanwhile. It may have activated runs there
+            # and deleted others.
             deleted = await self._runs.deleted(self._active)
             for run in list(self._active.values()):
                 if run.catalog_partition not in self._partitions or deleted.get(run.run_id) == run.log_id:
@@ -157,14 +162,14 @@ class Worker:
         lives = [(life, time) for life, time in entries if isinstance(life, Life)]
         async with self._membership:
             taken = await self._catalog.take(lives)
-            # Nothing is stored of a run that was added just now, so there is nothing to load.
+            # A run that was added just now has no stored pages, so there is nothing to load.
             for state in taken.added:
                 self._follow(ActiveRun(state, self._topics.run(state.run_id, state.log_id)))
             await self._take_deleted(taken.deleted)
             await self._take_bells([entry.run_id for entry, _ in entries if isinstance(entry, Bell)])
 
     async def _take_deleted(self, lives: Sequence[Life]) -> None:
-        """Takes leave of what was deleted; of another life of a run it says nothing."""
+        """Drops the runs with these lives and queues their data for deletion."""
         for life in await self._runs.delete((life, partition_of(life.run_id)) for life in lives):
             active = self._active.get(life.run_id)
             if active is not None and active.log_id == life.log_id:
@@ -172,13 +177,13 @@ class Worker:
             self._deleted.put_nowait(RunTopic(life.run_id, life.log_id))
 
     async def _take_bells(self, run_ids: Iterable[str]) -> None:
-        asleep = set()
+        parked = set()
         for run_id in run_ids:
             if run_id in self._active:
                 self._active[run_id].ring()
             else:
-                asleep.add(run_id)
-        await self._wake(sorted(asleep))
+                parked.add(run_id)
+        await self._wake(sorted(parked))
 
     async def _wake(self, run_ids: Sequence[str]) -> None:
         if not run_ids:
@@ -202,8 +207,8 @@ class Worker:
     async def _load(self, state: RunState) -> ActiveRun:
         run = await load(self._pages, state, self._topics.run(state.run_id, state.log_id))
         if run.next_offset > state.record.next_offset:
-            # Its last worker died between the pages and this. Nothing more may ever come that would
-            # save it.
+            # The last worker died after the pages and before the state. The run may get no further
+            # event that would save it.
             self._writer.save_soon(run.folded())
         if run.admission.ended and not state.ended:
             await self._writer.announce_ended([run])
@@ -211,7 +216,7 @@ class Worker:
 
     def _follow(self, run: ActiveRun) -> None:
         if run.catalog_partition not in self._partitions:
-            return  # lost while it was loaded; its new owner has it from MongoDB, or finds it in a sweep
+            return  # another worker owns the run by now, and finds it in MongoDB or in a sweep
         self._active[run.run_id] = self._by_topic[run.topic] = run
         self._backlog.append(run)
         self._feed_tail()
@@ -225,8 +230,8 @@ class Worker:
     def _feed_tail(self) -> None:
         room = _CATCHING_UP_MAX - len(self._catching_up)
         if room < min(len(self._backlog), _CATCHING_UP_MAX // 2):
-            # Following more gives up the fetch on its way, so a long backlog comes in large
-            # portions.
+            # Following further partitions discards the fetch under way, so a long backlog is
+            # followed in large portions.
             return
         while self._backlog and len(self._catching_up) < _CATCHING_UP_MAX:
             run = self._backlog.popleft()
@@ -234,21 +239,21 @@ class Worker:
                 self._catching_up.add(run.run_id)
                 self._tail.follow(run.at, run.next_offset)
 
-    # From the run topics: fold and write.
+    # The runs' topics: fold and write.
 
     async def _project(self) -> None:
-        """While one batch is written, the next is fetched and folded."""
+        """Endless. While one batch is written, the next is fetched and folded."""
         writing: asyncio.Task[None] | None = None
         async for fetch in self._tail.fetches():
             batch = await self._fold(fetch)
             if writing is not None:
                 await writing
             writing = self._tasks.create_task(self._write(batch)) if batch else None
-            await self._look_who_caught_up()
+            await self._find_caught_up()
 
     async def _fold(self, fetch: Sequence[FetchedRecords]) -> list[Folded]:
-        # Whose records these are is settled now: a run that is loaded anew meanwhile begins
-        # somewhere else.
+        # The runs of the records are looked up before the first pause. A run that is loaded again
+        # during a pause begins at another offset.
         parts = [(part, self._by_topic.get(part.partition.topic)) for part in fetch]
         batch = []
         unbroken = 0
@@ -259,26 +264,28 @@ class Worker:
                 batch.append(run.take(records, next_offset=part.next_offset))
                 unbroken += len(records)
                 if unbroken >= _UNBROKEN_MAX:
-                    # The next fetch and whatever else waits have their turn.
+                    # Other tasks, for example the next fetch, get a turn.
                     await asyncio.sleep(0)
                     unbroken = 0
         return batch
 
     async def _write(self, batch: Sequence[Folded]) -> None:
-        current = [one for one in batch if self._active.get(one.run.run_id) is one.run]
+        current = [folded for folded in batch if self._active.get(folded.run.run_id) is folded.run]
         beaten = await self._writer.write(current)
-        for one in current:
-            if one.run not in beaten:
-                one.run.stored_offset = one.state.record.next_offset
-                self.events += sum(page.count for page in one.pages)
+        for folded in current:
+            if folded.run not in beaten:
+                folded.run.stored_offset = folded.state.record.next_offset
+                self.events += sum(page.count for page in folded.pages)
         for run in beaten:
             await self._reload(run)
-        for one in current:
-            if self._writer.wants_merge(one.run) or (one.ended and one.run.small_pages > 1):
-                self._writer.merge_soon(one.run)
+        for folded in current:
+            if self._writer.wants_merge(folded.run) or (folded.ended and folded.run.small_pages > 1):
+                self._writer.merge_soon(folded.run)
 
     async def _reload(self, run: ActiveRun) -> None:
-        """Another worker wrote first: what it wrote is the log's, so we go on after it."""
+        """Loads a run again for which another worker was first. The pages of that worker hold the
+        records of the log, so this worker goes on after them.
+        """
         async with self._membership:
             if self._active.get(run.run_id) is not run:
                 return
@@ -286,7 +293,7 @@ class Worker:
             self._drop(run)
             await self._activate(list(states.values()))
 
-    async def _look_who_caught_up(self) -> None:
+    async def _find_caught_up(self) -> None:
         for run_id in list(self._catching_up):
             run = self._active[run_id]
             end = self._tail.end(run.at)
@@ -297,7 +304,7 @@ class Worker:
                 run.quiet_since = float("-inf")
         self._feed_tail()
 
-    # Rest: parking, and the sweep for what nobody announced.
+    # Parking, and the sweep for records and runs that were not announced.
 
     async def _park_quiet(self) -> None:
         while True:
@@ -340,23 +347,22 @@ class Worker:
         await self._wake([run.run_id for run in runs if ends[run.topic] > positions[run.topic]])
 
     async def _clear_deleted(self) -> None:
-        """Endless: removes what is left of deleted runs, their topics last, so that the sweep finds
-        what was not finished.
+        """Endless: deletes the data of deleted runs. Their topics are last, so that the sweep finds
+        the runs again if this worker dies.
         """
         while True:
             runs = [await self._deleted.get()]
             while not self._deleted.empty() and len(runs) < _CLEARING_MAX:
                 runs.append(self._deleted.get_nowait())
             topics = [self._topics.run(*run) for run in runs]
-            for topic in topics:  # leaves the tail's metadata before it goes
+            for topic in topics:  # the tail must not ask for a topic that is deleted
                 await self._tail.let_go(Partition(topic, 0))
-            # Forgotten first: of what is being written just now the writer hears later, and clears
-            # up behind itself.
+            # The writer forgets the runs first. It deletes again what it is writing just now.
             await self._writer.forget([run.log_id for run in runs])
             await self._pages.delete_logs([run.log_id for run in runs])
             await self._admin.delete_topics(topics)
 
-    async def _sweep_again_and_again(self) -> None:
+    async def _sweep_repeatedly(self) -> None:
         while True:
             await asyncio.sleep(self._settings.sweep_seconds)
             await self._sessions.delete_expired(self._partitions)
@@ -367,12 +373,12 @@ class Worker:
                     for name, run in topics.items()
                     if name not in self._by_topic and partition_of(run.run_id) in self._partitions
                 }
-                found = await self._sweep.look(ours, await self._runs.ends(self._partitions))
-                await self._wake(found.grown)
-            for run in found.deleted:
+                findings = await self._sweep.look(ours, await self._runs.ends(self._partitions))
+                await self._wake(findings.grown)
+            for run in findings.deleted:
                 self._deleted.put_nowait(run)
             orphans = await self._sweep.announce(
-                {name: run for name, run in found.unknown.items() if run.run_id not in self._active}
+                {name: run for name, run in findings.unknown.items() if run.run_id not in self._active}
             )
             await self._admin.delete_topics(orphans)
 
@@ -381,9 +387,11 @@ class Worker:
 async def connect_worker(
     settings: Settings, database: Database, edition: str, *, rebuilt_from: str | None = None
 ) -> AsyncIterator[Worker]:
-    """A worker on one edition with its connections to the log; `work` starts it.
+    """A worker of one edition with its connections, open for the length of the block. Its `work`
+    starts it.
 
-    What the edition that it is `rebuilt_from` has folded is not buried and announced a second time.
+    `rebuilt_from` is the edition before, in a rebuild. The worker does not publish again the dead
+    letters and ends that the owners of that edition have published.
     """
     log = settings.log("runfold/projector")
     topics, stores = Topics(settings.prefix), Edition.of(database, edition)

@@ -1,8 +1,8 @@
-"""What a worker writes, in the order that makes a crash harmless: dead letters, pages, the ended
+"""The writes of a worker, in an order that makes a crash harmless: dead letters, pages, the ended
 life, the state.
 
-Pages of one run are inserted one after the other, so what is stored never has a hole; those of many
-runs go together. States are saved by a loop of their own, and so are small pages merged: new events
+Pages of one run are inserted one after the other, so the stored pages never have a gap. Pages of
+many runs are inserted together. Loops of their own save states and merge small pages, so new events
 wait for neither.
 """
 
@@ -27,29 +27,27 @@ from runfold_schemas.catalog import Life
 from runfold_schemas.topics import DEAD_LETTER_BYTES_MAX, RECORD_BYTES_MAX, Topics
 
 _SAVE_SHARE = 0.2
-"""Of the time that saving states takes under load; reads fold what a state lacks from the pages."""
+"""The share of the time that saving states takes under load. Reads fold the rest from the pages."""
 
 _BURIED = Counter(
     "runfold_dead_letters", "Records that this projector could not decode and kept as dead letters"
 )
 
 _SAVE_PAUSE_SECONDS = 0.25
-"""Between two savings at the least: a run that gets an event every few milliseconds is one update,
-not many.
-"""
+"""The shortest pause between two saves, so that many events of a run become one update."""
 
 _SAVE_PAUSE_MAX_SECONDS = 10.0
-"""A saving that took a minute was hardly under load: the process had been stopped, or MongoDB was
-away.
+"""The longest pause between two saves. A save of a minute does not mean load: the process was
+stopped, or MongoDB was away.
 """
 
 _UNDECIDED_PAUSE_SECONDS = 0.1
-"""Before it is looked again for what says whether a change is to be forwarded."""
+"""The pause before changes are tried again whose session may belong to another run."""
 
 
 class Writer:
-    """`previous` is the store of the edition before this one, in a rebuild: of what it has folded,
-    dead letters and ends are known already.
+    """Writes for one worker. In a rebuild, `previous` has the runs of the edition before this one,
+    whose dead letters and ends are already published.
     """
 
     def __init__(
@@ -75,23 +73,26 @@ class Writer:
         self._mergeable: asyncio.Queue[ActiveRun] = asyncio.Queue()
 
     async def write(self, batch: Sequence[Folded]) -> list[ActiveRun]:
-        """Writes what was folded; gives the runs where another worker was first, which must be
-        loaded anew.
+        """Writes folded events. Returns the runs for which another worker was first; they must be
+        loaded again.
         """
-        await self._bury_of_runs([(one.run, bad) for one in batch for bad in one.undecodable])
+        await self._bury_of_runs([(folded.run, bad) for folded in batch for bad in folded.undecodable])
         beaten: set[str] = set()
-        for turn in range(max((len(one.pages) for one in batch), default=0)):
+        for turn in range(max((len(folded.pages) for folded in batch), default=0)):
             pages = [
-                one.pages[turn] for one in batch if turn < len(one.pages) and one.run.log_id not in beaten
+                folded.pages[turn]
+                for folded in batch
+                if turn < len(folded.pages) and folded.run.log_id not in beaten
             ]
             beaten |= await self._pages.insert(pages)
-        written = [one for one in batch if one.run.log_id not in beaten]
-        await self.announce_ended([one.run for one in written if one.ended])
-        for one in written:
-            self.save_soon(one)
-        return [one.run for one in batch if one.run.log_id in beaten]
+        written = [folded for folded in batch if folded.run.log_id not in beaten]
+        await self.announce_ended([folded.run for folded in written if folded.ended])
+        for folded in written:
+            self.save_soon(folded)
+        return [folded.run for folded in batch if folded.run.log_id in beaten]
 
     def save_soon(self, folded: Folded) -> None:
+        """Has the state saved by `save_states`."""
         self._unsaved.add(folded)
         self._changed.set()
 
@@ -99,12 +100,13 @@ class Writer:
         return run.small_pages >= MERGE_AT
 
     def merge_soon(self, run: ActiveRun) -> None:
+        """Has the pages merged by `merge_pages`."""
         run.small_pages = 0
         self._mergeable.put_nowait(run)
 
     async def merge_pages(self) -> None:
-        """Endless: merges the runs that were named, one after the other. It may meet the writing of
-        the same run: what is appended meanwhile stays beside the merged page.
+        """Endless: merges the pages of runs that `merge_soon` named, one run after the other. Pages
+        that are inserted meanwhile stay beside the merged page.
         """
         while True:
             await self.merge(await self._mergeable.get())
@@ -114,19 +116,21 @@ class Writer:
         run.merge_from = await self._pages.merge(run.log_id, first_offset=run.merge_from)
 
     async def announce_ended(self, runs: Sequence[ActiveRun]) -> None:
-        """Tells publishers, by the catalog, that these lives are over. Of one that was deleted that
-        is the last word.
+        """Announces in the catalog that these runs have ended. Skips deleted runs, because their
+        deletion is the last record of them.
         """
         if runs:
-            told = await self._told_of(runs)
+            previous = await self._previous_states(runs)
             deleted = await self._runs.deleted_logs([run.run_id for run in runs])
             await self.announce(
                 run.state().life
                 for run in runs
-                if run.log_id not in deleted and (run.run_id not in told or not told[run.run_id].ended)
+                if run.log_id not in deleted
+                and (run.run_id not in previous or not previous[run.run_id].ended)
             )
 
     async def announce(self, lives: Iterable[Life]) -> None:
+        """Publishes lives to the catalog."""
         acks = [
             await self._publisher.send(
                 self._topics.catalog, life_record(life), partition=partition_of(life.run_id)
@@ -137,11 +141,12 @@ class Writer:
             await self._publisher.wait(ack)
 
     async def announce_deleted(self, lives: Sequence[Life]) -> None:
-        told = await self._previous.deleted([life.run_id for life in lives]) if self._previous else {}
+        """Publishes to the catalog that these lives are deleted."""
+        announced = await self._previous.deleted([life.run_id for life in lives]) if self._previous else {}
         await self.announce(
             life.model_copy(update={"deleted": True})
             for life in lives
-            if told.get(life.run_id) != life.log_id
+            if announced.get(life.run_id) != life.log_id
         )
 
     async def share(self, forward: Forward) -> None:
@@ -158,42 +163,41 @@ class Writer:
             await asyncio.sleep(_pause_after(time.monotonic() - began))
 
     async def flush(self) -> None:
-        """Saves what has changed: values, and each state that waits for nothing that is to be
-        forwarded.
-        """
+        """Saves changed values, and each state without waiting forwards."""
         async with self._saving:
-            # Taken at one moment: a state is never saved before the values that its events set.
+            # Values and states are taken at the same moment, so that no state is saved before the
+            # values that its events set.
             unsaved = self._unsaved.all()
             values = [
-                Entry(own_scope(one.state.log_id), key, value)
-                for one in unsaved
-                for key, value in one.values.items()
+                Entry(own_scope(run.state.log_id), key, value)
+                for run in unsaved
+                for key, value in run.values.items()
             ]
-            states = [(one, state) for one in unsaved if (state := one.to_save) is not None]
-            written = [one.state.run_id for one in unsaved if one.is_new]
-            for one in unsaved:
-                one.values, one.is_new = {}, False
+            states = [(run, state) for run in unsaved if (state := run.to_save) is not None]
+            written = [run.state.run_id for run in unsaved if run.is_new]
+            for run in unsaved:
+                run.values, run.is_new = {}, False
             await self._values.save(values)
             await self._clear_up(written)
             await self._runs.save(state for _, state in states)
-            for one, state in states:
-                self._unsaved.saved(one, state)
+            for run, state in states:
+                self._unsaved.mark_saved(run, state)
         if self._unsaved.has_waiting:
             self._has_to_forward.set()
 
     async def forward_changes(self) -> None:
-        """Endless: forwards what changes shared state. A run's state is saved after it, so a crash
-        forgets none of it.
+        """Endless: forwards changes to the shared topics. A run's state is saved only afterwards,
+        so a crash forgets no change.
         """
         while True:
             await self._has_to_forward.wait()
             self._has_to_forward.clear()
             waiting = self._unsaved.waiting()
             undecided = await self._forwarder.forward(
-                [forward for part in waiting for forward in part.forwards]
+                [forward for forwarding in waiting for forward in forwarding.forwards]
             )
-            done = [part for part in waiting if part.one.state.run_id not in undecided]
-            self._unsaved.forwarded(done)
+            done = [forwarding for forwarding in waiting if forwarding.run.state.run_id not in undecided]
+            self._unsaved.mark_forwarded(done)
             await self._fold_again()
             if done:
                 self._changed.set()
@@ -202,19 +206,17 @@ class Writer:
                 self._has_to_forward.set()
 
     async def _fold_again(self) -> None:
-        """Takes up, from the pages, what there was no room for."""
-        for one in self._unsaved.to_fold_again():
-            state = one.state
+        """Folds again, from the pages, the events for whose forwards there was no room."""
+        for unsaved in self._unsaved.to_fold_again():
+            state = unsaved.state
             topic = self._topics.run(state.run_id, state.log_id)
             run = await load(self._pages, state, topic, bytes_max=FORWARDS_BYTES_MAX // 4)
-            if one.state is state and run.next_offset > state.record.next_offset:
-                self._unsaved.go_on(one, run.folded())
+            if unsaved.state is state and run.next_offset > state.record.next_offset:
+                self._unsaved.extend(unsaved, run.folded())
                 self._changed.set()
 
     async def forget(self, log_ids: Sequence[str]) -> None:
-        """Leaves of deleted runs nothing to be saved, and removes the state that their logs
-        decided.
-        """
+        """Drops the unsaved data of deleted runs, and deletes their own state."""
         async with self._saving:
             self._unsaved.forget(log_ids)
             await self._forget_values(log_ids)
@@ -223,8 +225,8 @@ class Writer:
         await self._values.delete([own_scope(log_id) for log_id in log_ids])
 
     async def _clear_up(self, run_ids: Sequence[str]) -> None:
-        """Removes what was written of runs that had been deleted before: whoever cleared up behind
-        them may have done so already, and nobody would look for it again.
+        """Deletes the data that was just written for runs that were deleted before. The worker that
+        deleted them may be done already, and no worker would find the data again.
         """
         if run_ids and (log_ids := await self._runs.deleted_logs(run_ids)):
             await self._pages.delete_logs(log_ids)
@@ -232,7 +234,7 @@ class Writer:
             self._unsaved.forget(log_ids)
 
     async def bury(self, undecodable: Sequence[tuple[str, Admitted]]) -> None:
-        """Keeps as dead letters what could not be decoded, given with the name of where it was."""
+        """Publishes dead letters for undecodable records, each with the name of its origin."""
         acks = [
             await self._publisher.send(self._topics.dead_letters, dead_letter(origin, admitted))
             for origin, admitted in undecodable
@@ -242,43 +244,44 @@ class Writer:
         _BURIED.inc(len(acks))
 
     async def _bury_of_runs(self, undecodable: Sequence[tuple[ActiveRun, Admitted]]) -> None:
-        told = await self._told_of([run for run, _ in undecodable])
+        previous = await self._previous_states([run for run, _ in undecodable])
         await self.bury(
             [
                 (run.topic, admitted)
                 for run, admitted in undecodable
-                if run.run_id not in told or told[run.run_id].record.next_offset <= admitted.record.offset
+                if run.run_id not in previous
+                or previous[run.run_id].record.next_offset <= admitted.record.offset
             ]
         )
 
-    async def _told_of(self, runs: Sequence[ActiveRun]) -> Mapping[str, RunState]:
-        """The runs as the edition before has them."""
+    async def _previous_states(self, runs: Sequence[ActiveRun]) -> Mapping[str, RunState]:
+        """The states of the runs in the previous edition, by run id."""
         if self._previous is None or not runs:
             return {}
         return await self._previous.get_many([run.run_id for run in runs])
 
 
 def _pause_after(seconds: float) -> float:
-    """After a saving that took so long."""
+    """The pause after a save that took `seconds`."""
     return min(max(_SAVE_PAUSE_SECONDS, seconds * (1 / _SAVE_SHARE - 1)), _SAVE_PAUSE_MAX_SECONDS)
 
 
 def dead_letter(origin: str, admitted: Admitted) -> Outgoing:
-    """The record as it was, keyed by its origin: one that is buried again after a crash has the
-    same key.
+    """The dead letter of a record: the unchanged record with its origin as the key. So copies that
+    are published after a crash have the same key.
 
-    One that came compressed may be too large to be sent as it is: it is cut, and its origin has all
-    of it.
+    A record that was compressed may be too large to be sent again. Then its value is cut; the
+    origin still has the whole record.
     """
     record = admitted.record
-    told = [
+    own_headers = [
         ("runfold-origin-topic", origin.encode()),
         ("runfold-origin-offset", str(record.offset).encode()),
         ("runfold-reason", admitted.reason.encode()),
     ]
     key = f"{origin}:{record.offset}".encode()
-    whole = Outgoing(key=key, value=record.value, headers=[*record.headers, *told])
+    whole = Outgoing(key=key, value=record.value, headers=[*record.headers, *own_headers])
     if record_size(whole) <= DEAD_LETTER_BYTES_MAX:
         return whole
     value = (record.value or b"")[:RECORD_BYTES_MAX]
-    return Outgoing(key=key, value=value, headers=[*told, ("runfold-cut", b"true")])
+    return Outgoing(key=key, value=value, headers=[*own_headers, ("runfold-cut", b"true")])

@@ -33,8 +33,8 @@ def mongo_errors() -> Iterator[None]:
     try:
         yield
     except PyMongoError as error:
-        gone = isinstance(error, OperationFailure) and error.code in _CURSOR_GONE
-        if gone or isinstance(error, _PASSING) or error.has_error_label("RetryableWriteError"):
+        is_lost = isinstance(error, OperationFailure) and error.code in _CURSOR_GONE
+        if is_lost or isinstance(error, _PASSING) or error.has_error_label("RetryableWriteError"):
             raise UnavailableError("MongoDB", reason=_reason(error)) from error
         raise
 

@@ -1,5 +1,5 @@
-"""Comparing memories, their revisions and banks in MongoDB with the log: every difference, by its
-key.
+"""Compares memories, their revisions and banks in MongoDB with the log and reports every
+difference.
 """
 
 import asyncio
@@ -21,22 +21,21 @@ _LOOK_SECONDS = 0.1
 async def verify_memories(
     log: LogSettings, stores: Edition, *, wait_seconds: float = WAIT_SECONDS
 ) -> tuple[int, list[SharedDifference]]:
-    """How many memories there are, and what is different. What has expired is taken for absent on
-    both sides.
+    """The number of memories, and the differences of memories, revisions and banks. Expired
+    memories and revisions count as absent on both sides.
 
-    Projectors may work meanwhile: what is different is looked at again, for `wait_seconds` at the
-    most.
+    Projectors may work meanwhile, so differences are checked again, for `wait_seconds` at most.
     """
     topics = Topics(log.prefix)
     deadline = asyncio.get_running_loop().time() + wait_seconds
     while True:
         memories = await fold_memories(log, partitions_of(topics.memories))
         banks = await fold_banks(log, partitions_of(topics.banks))
-        # One moment for both sides, or what expires in between would be a difference.
+        # Both sides use the same time, so that a memory that expires meanwhile is no difference.
         now = datetime.now(UTC)
         stored = await stores.memories.all(now=now)
-        found = [
-            *differences("memory", _standing(memories, now), stored),
+        result = [
+            *differences("memory", _unexpired(memories, now), stored),
             *differences("head", memories.heads, await stores.shared_positions.all_heads()),
             *differences(
                 "revision",
@@ -44,15 +43,15 @@ async def verify_memories(
                 _by_name(await stores.revisions.all(now=now), now),
             ),
             *differences("bank", banks, await stores.banks.all()),
-            *[one async for one in lag(log, stores, topics.memories)],
-            *[one async for one in lag(log, stores, topics.banks)],
+            *[late async for late in lag(log, stores, topics.memories)],
+            *[late async for late in lag(log, stores, topics.banks)],
         ]
-        if not found or asyncio.get_running_loop().time() > deadline:
-            return len(stored), found
+        if not result or asyncio.get_running_loop().time() > deadline:
+            return len(stored), result
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _standing(memories: LoggedMemories, now: datetime) -> dict[str, MemoryRecord]:
+def _unexpired(memories: LoggedMemories, now: datetime) -> dict[str, MemoryRecord]:
     return {
         key: record
         for key, record in memories.records.items()

@@ -1,8 +1,7 @@
-"""Comparing MongoDB with the log: every difference, by name.
+"""Compares runs in MongoDB with the log and reports every difference.
 
-The log is read from Kafka and folded here, by the same pure functions that the projector uses; then
-each page, each run state and each value of the state that a run's own log decides is held against
-it.
+The log is read from Kafka and folded with the same pure functions that the projector uses. Then
+each page, each run state and each value of a run's own state is compared with the result.
 """
 
 import asyncio
@@ -29,9 +28,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Difference(NamedTuple):
-    """Something in MongoDB that is not what the log says. `offset` is None where it concerns the
-    whole run.
-    """
+    """A difference between MongoDB and the log. `offset` is None if it concerns the whole run."""
 
     run_id: str
     kind: str
@@ -46,15 +43,16 @@ async def verify(
     run_id: str | None = None,
     wait_seconds: float = WAIT_SECONDS,
 ) -> AsyncIterator[tuple[str, list[Difference]]]:
-    """Every run (or the one named) with its differences, none for a run that is right.
+    """Yields every run, or only `run_id`, with its differences. The list is empty for a correct
+    run.
 
-    Projectors may work meanwhile: each run is compared as far as MongoDB had it when it was looked
-    at, which must be the end that its log had at the beginning, and what is different is looked at
-    again. Both within `wait_seconds`.
+    Projectors may work meanwhile. So a run is compared up to its state in MongoDB, for which
+    `verify` waits until the state reaches the end that the log had at the beginning. Differences
+    are checked again. Both take `wait_seconds` at most, for all runs together.
     """
-    # Topics are listed after the runs that MongoDB knows: a run's topic is there before MongoDB
-    # hears of it.
-    known = {name async for name, _ in stores.runs.progress() if run_id in (None, name)}
+    # Topics are listed after the runs in MongoDB, because a run's topic exists before the run is in
+    # MongoDB.
+    stored = {name async for name, _ in stores.runs.progress() if run_id in (None, name)}
     async with LogEnds.connect(log) as ends:
         topics = {
             name: life for name, life in (await ends.run_topics()).items() if run_id in (None, life.run_id)
@@ -63,11 +61,11 @@ async def verify(
     deadline = asyncio.get_running_loop().time() + wait_seconds
     for topic, life in sorted(topics.items()):
         comparison = _Comparison(log, topic, life, end_of[topic], stores)
-        found = await comparison.differences(deadline=deadline)
-        if found is not None:
-            known.discard(life.run_id)
-            yield life.run_id, found
-    for name in sorted(known):
+        differences = await comparison.differences(deadline=deadline)
+        if differences is not None:
+            stored.discard(life.run_id)
+            yield life.run_id, differences
+    for name in sorted(stored):
         yield name, [Difference(name, "no log", "MongoDB knows the run, Kafka has no topic of it")]
 
 
@@ -76,7 +74,7 @@ _Fault = tuple[str, str, int | None]
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """One life of a run, as the log has it up to `end` at least, and as MongoDB has it."""
+    """The comparison of one life of a run, at least up to the offset `end` of its log."""
 
     log: LogSettings
     topic: str
@@ -85,18 +83,18 @@ class _Comparison:
     stores: Edition
 
     async def differences(self, *, deadline: float) -> list[Difference] | None:
-        """None where there is nothing to compare: another life of the run stands, or the log is
-        empty so far.
+        """The differences. None if there is nothing to compare: MongoDB has another life of the
+        run, or the log is empty.
         """
         state = await self._settled(deadline=deadline)
         if state is None:
-            unknown = f"the log has {self.end} records, MongoDB does not know the run"
+            unknown = f"the log has {self.end} records, MongoDB does not have the run"
             return [Difference(self.life.run_id, "no state", unknown)] if self.end else None
         if state.log_id != self.life.log_id:
             return None
         faults = await self._faults(state)
         while faults:
-            # Pages may be replaced while they are read: what is wrong is wrong at every look.
+            # Pages may be replaced while they are read, so only faults that every look finds count.
             await asyncio.sleep(_LOOK_SECONDS)
             again = await self._faults(await self.stores.runs.get(self.life.run_id) or state)
             faults = [fault for fault in faults if fault in again]
@@ -109,7 +107,7 @@ class _Comparison:
         return [Difference(self.life.run_id, kind, detail, offset) for kind, detail, offset in faults]
 
     async def _settled(self, *, deadline: float) -> RunState | None:
-        """The state when it includes what the log had at the beginning, or at the deadline."""
+        """The state as soon as it reaches `end`, or at the deadline."""
         while True:
             state = await self.stores.runs.get(self.life.run_id)
             reached = state.record.next_offset if state else 0
@@ -118,13 +116,13 @@ class _Comparison:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _faults(self, state: RunState) -> list[_Fault]:
-        # Whatever MongoDB holds is in the log by then: the log is read last. And pages are ahead of
-        # their state.
+        # The log is read last, so that it has everything that MongoDB has. Pages may be ahead of
+        # the state.
         inconsistent = await self.stores.runs.inconsistent_fields(self.life.run_id)
         stored = await self.stores.pages.all(self.life.log_id)
         scope = own_scope(self.life.log_id)
-        held = (await self.stores.values.read([scope]))[scope]
-        reached = [page.next_offset for page in stored] + [value.offset + 1 for value in held.values()]
+        values = (await self.stores.values.read([scope]))[scope]
+        reached = [page.next_offset for page in stored] + [value.offset + 1 for value in values.values()]
         end = max([self.end, state.record.next_offset, *reached])
         admission = Admission(self.life.run_id)
         admitted = [
@@ -134,16 +132,18 @@ class _Comparison:
             *_coverage(stored, end),
             *(fault for page in stored for fault in _page_faults(page, admitted)),
             *_state_faults(state, admitted),
-            *_value_faults(held, admitted, saved=state.record.next_offset),
+            *_value_faults(values, admitted, saved=state.record.next_offset),
             *(
-                ("wrong state", f"{field} beside the run record is not the record's", None)
+                ("wrong state", f"the field {field} beside the run record differs from the record", None)
                 for field in inconsistent
             ),
         ]
 
 
 def _coverage(pages: Sequence[Page], end: int) -> Iterator[_Fault]:
-    """Pages may overlap, where a worker was overtaken: each is held against the log by itself."""
+    """Offsets without a page. Pages may overlap if a worker was overtaken, so each page is compared
+    with the log by itself.
+    """
     reached = 0
     for page in pages:
         yield from _missing(reached, page.first_offset)
@@ -160,10 +160,10 @@ def _page_faults(page: Page, admitted: Sequence[Admitted]) -> Iterator[_Fault]:
     if crc32(page.body) != page.checksum:
         yield (
             "wrong checksum",
-            f"the body of page {page.first_offset} is not the one that was stored",
+            f"the body of page {page.first_offset} does not match its checksum",
             page.first_offset,
         )
-    mine = [one for one in admitted if page.first_offset <= one.record.offset < page.next_offset]
+    covered = [each for each in admitted if page.first_offset <= each.record.offset < page.next_offset]
     try:
         records = page.records()
     except Exception as error:  # noqa: BLE001  # a flipped byte can break the frame in any way; it is a finding, not a failure
@@ -173,10 +173,10 @@ def _page_faults(page: Page, admitted: Sequence[Admitted]) -> Iterator[_Fault]:
             page.first_offset,
         )
         return
-    yield from _record_faults(page, records, {one.record.offset: one.record for one in mine})
+    yield from _record_faults(page, records, {each.record.offset: each.record for each in covered})
     expected = (
-        pages_of(page.log_id, mine, first_offset=page.first_offset, next_offset=page.next_offset)
-        if mine
+        pages_of(page.log_id, covered, first_offset=page.first_offset, next_offset=page.next_offset)
+        if covered
         else []
     )
     if len(expected) == 1:
@@ -184,7 +184,7 @@ def _page_faults(page: Page, admitted: Sequence[Admitted]) -> Iterator[_Fault]:
             if getattr(page, name) != getattr(expected[0], name):
                 yield (
                     "wrong page",
-                    f"page {page.first_offset} has another {name} than its records",
+                    f"the field {name} of page {page.first_offset} does not match its records",
                     page.first_offset,
                 )
 
@@ -215,7 +215,8 @@ def _record_faults(page: Page, records: Sequence[Record], logged: dict[int, Reco
 
 def _state_faults(state: RunState, admitted: Sequence[Admitted]) -> Iterator[_Fault]:
     reached = state.record.next_offset
-    expected = fold(RunRecord(run_id=state.run_id), [one for one in admitted if one.record.offset < reached])
+    records = [each for each in admitted if each.record.offset < reached]
+    expected = fold(RunRecord(run_id=state.run_id), records)
     unfolded = (
         {"agent_id": state.record.agent_id, "session_id": state.record.session_id}
         if not expected.counts.get("run_opened")
@@ -229,24 +230,26 @@ def _state_faults(state: RunState, admitted: Sequence[Admitted]) -> Iterator[_Fa
         yield "wrong state", f"the run record differs from the fold of the log in {', '.join(fields)}", None
 
 
-def _value_faults(held: Mapping[str, Value], admitted: Sequence[Admitted], *, saved: int) -> Iterator[_Fault]:
+def _value_faults(
+    stored: Mapping[str, Value], admitted: Sequence[Admitted], *, saved: int
+) -> Iterator[_Fault]:
     expected: dict[str, Value] = {}
-    for one in admitted:
+    for each in admitted:
         expected |= {
             key: value
-            for key, value in own_changes(one).items()
-            # What is set behind the saved state may be stored already, or not yet.
-            if value.offset < saved or (key in held and value.offset <= held[key].offset)
+            for key, value in own_changes(each).items()
+            # Values that were set after the saved state may be stored or not.
+            if value.offset < saved or (key in stored and value.offset <= stored[key].offset)
         }
-    for key in sorted(expected.keys() | held.keys()):
-        if expected.get(key) != held.get(key):
-            yield "wrong state", told_apart(key, expected.get(key), held.get(key)), None
+    for key in sorted(expected.keys() | stored.keys()):
+        if expected.get(key) != stored.get(key):
+            yield "wrong state", describe_difference(key, expected.get(key), stored.get(key)), None
 
 
-def told_apart(key: str, expected: Value | None, held: Value | None) -> str:
-    """What of a key's value is different, in words."""
-    return f"the log has {_told(expected)} for {key!r}, MongoDB {_told(held)}"
+def describe_difference(key: str, expected: Value | None, stored: Value | None) -> str:
+    """The difference between two values of a key, in words."""
+    return f"the log has {_describe(expected)} for {key!r}, MongoDB has {_describe(stored)}"
 
 
-def _told(value: Value | None) -> str:
+def _describe(value: Value | None) -> str:
     return "nothing" if value is None else f"{value.value!r:.80} of offset {value.offset}"

@@ -1,6 +1,4 @@
-"""Comparing sessions, and the state that they share, in MongoDB with the log: every difference, by
-its key.
-"""
+"""Compares sessions and shared state in MongoDB with the log and reports every difference."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -9,7 +7,7 @@ from runfold.client.session_log import fold_shared
 from runfold.log.settings import LogSettings
 from runfold.store.edition import Edition
 from runfold.store.state import own_scope
-from runfold.verify.runs import WAIT_SECONDS, told_apart
+from runfold.verify.runs import WAIT_SECONDS, describe_difference
 from runfold.verify.shared import SharedDifference, differences, lag
 from runfold_projections.state import Value
 from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
@@ -17,41 +15,40 @@ from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
 _LOOK_SECONDS = 0.1
 
 Values = Mapping[tuple[str, str], Value]
-"""By scope and key."""
+"""Values by scope and key."""
 
 
 async def verify_sessions(
     log: LogSettings, stores: Edition, *, wait_seconds: float = WAIT_SECONDS
 ) -> tuple[int, list[SharedDifference]]:
-    """How many sessions there are, and what is different about them and about the state that they
-    share.
+    """The number of sessions, and the differences of sessions and of shared state.
 
-    Projectors may work meanwhile: what is different is looked at again, for `wait_seconds` at the
-    most.
+    Projectors may work meanwhile, so differences are checked again, for `wait_seconds` at most.
     """
     deadline = asyncio.get_running_loop().time() + wait_seconds
     while True:
         expected = await fold_shared(log, range(CATALOG_PARTITIONS))
         stored = await stores.sessions.all()
-        held = {
-            (one.scope, one.key): one.value for one in await stores.values.all() if not _is_own(one.scope)
+        values = {
+            (entry.scope, entry.key): entry.value
+            for entry in await stores.values.all()
+            if not _is_own(entry.scope)
         }
-        found = [
-            *differences(
-                "session", {key: one for key, one in expected.sessions.items() if one is not None}, stored
-            ),
-            *_value_differences(expected.values, held),
-            *[one async for one in lag(log, stores, Topics(log.prefix).sessions)],
+        sessions = {key: session for key, session in expected.sessions.items() if session is not None}
+        result = [
+            *differences("session", sessions, stored),
+            *_value_differences(expected.values, values),
+            *[late async for late in lag(log, stores, Topics(log.prefix).sessions)],
         ]
-        if not found or asyncio.get_running_loop().time() > deadline:
-            return len(stored), found
+        if not result or asyncio.get_running_loop().time() > deadline:
+            return len(stored), result
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _value_differences(expected: Values, held: Values) -> Iterator[SharedDifference]:
-    for scope, key in sorted(expected.keys() | held.keys()):
-        if expected.get((scope, key)) != held.get((scope, key)):
-            detail = told_apart(key, expected.get((scope, key)), held.get((scope, key)))
+def _value_differences(expected: Values, stored: Values) -> Iterator[SharedDifference]:
+    for scope, key in sorted(expected.keys() | stored.keys()):
+        if expected.get((scope, key)) != stored.get((scope, key)):
+            detail = describe_difference(key, expected.get((scope, key)), stored.get((scope, key)))
             yield SharedDifference(f"state {scope}", "wrong state", detail)
 
 

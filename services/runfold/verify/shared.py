@@ -1,6 +1,4 @@
-"""What comparing has in common of all that runs share: records of MongoDB held against those of the
-log, by their keys.
-"""
+"""Helpers to compare the records of shared topics in MongoDB with the log, by their keys."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import NamedTuple
@@ -14,7 +12,7 @@ from runfold.store.edition import Edition
 
 
 class SharedDifference(NamedTuple):
-    """Something in MongoDB that is not what the log says of something that runs share."""
+    """A difference between MongoDB and a shared topic."""
 
     key: str
     kind: str
@@ -24,7 +22,7 @@ class SharedDifference(NamedTuple):
 def differences(
     kind: str, expected: Mapping[str, BaseModel], stored: Mapping[str, BaseModel]
 ) -> Iterator[SharedDifference]:
-    """Between the records that the log folds to and those that are stored."""
+    """The differences between the records folded from the log and the stored records."""
     for name in sorted(expected.keys() | stored.keys()):
         key = f"{kind} {name}"
         if name not in stored:
@@ -37,14 +35,16 @@ def differences(
                 for field in type(expected[name]).model_fields
                 if getattr(expected[name], field) != getattr(stored[name], field)
             ]
-            yield SharedDifference(key, f"wrong {kind}", f"it differs from the log in {', '.join(fields)}")
+            yield SharedDifference(
+                key, f"wrong {kind}", f"the record differs from the log in {', '.join(fields)}"
+            )
 
 
 async def lag(log: LogSettings, stores: Edition, topic: str) -> AsyncIterator[SharedDifference]:
-    """Partitions of a topic that runs share which are not folded to their ends."""
+    """The partitions of a shared topic that are not folded up to their ends."""
     async with LogEnds.connect(log) as ends:
         reached = await stores.shared_positions.positions()
         for at, end in (await ends.ends_of(partitions_of(topic))).items():
             if reached.get(at, 0) < end:
-                detail = f"it is folded to offset {reached.get(at, 0)}, the log ends at {end}"
+                detail = f"the partition is folded to offset {reached.get(at, 0)}, the log ends at {end}"
                 yield SharedDifference(f"{at.topic}-{at.partition}", "stale position", detail)

@@ -206,8 +206,8 @@ def test_a_breakpoint_of_the_cache_is_handed_back_and_ids_cannot_be_overwritten(
         (assistant(ToolUsePart(id="1", name="look", input=[])), "no object"),
         (assistant(OpaquePart(provider="bedrock", content={})), "bedrock"),
         (assistant(OpaquePart(provider="anthropic", content="text")), "anthropic"),
-        (assistant(PNG), "holds no image"),
-        (user(ThinkingPart(text="hm", signature="x")), "holds no thinking"),
+        (assistant(PNG), "cannot hold image"),
+        (user(ThinkingPart(text="hm", signature="x")), "cannot hold thinking"),
         (user(ToolResultPart(tool_use_id="9", content="")), "answers no call"),
         (user(ImagePart(media_type="image/tiff", data="AAAA")), "image/tiff"),
         (user(ImagePart(media_type="image/png", data="")), "an empty image"),
@@ -346,7 +346,7 @@ def test_broken_arguments_missing_ids_and_repeated_ones_are_faults():
     )
 
     assert [data.payload for data in said[:4]] == ['{"at": ', {}, {"whole": 1}, {"and": "replaced"}]
-    assert ["no JSON" in said[-1].faults[0], "no id" in said[-1].faults[1]] == [True, True]
+    assert ["not JSON" in said[-1].faults[0], "no id" in said[-1].faults[1]] == [True, True]
     assert "two calls" in said[-1].faults[2]
 
 

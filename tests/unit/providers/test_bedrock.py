@@ -167,7 +167,7 @@ def test_attachments_follow_the_text_of_their_result():
         ),
         (lambda: assistant(ToolUsePart(id="1", name="look", input=[])), "no object"),
         (lambda: assistant(OpaquePart(provider="anthropic", content={})), "anthropic"),
-        (lambda: assistant(PNG), "holds no image"),
+        (lambda: assistant(PNG), "cannot hold image"),
         (lambda: user(ToolResultPart(tool_use_id="9", content="")), "answers no call"),
         (lambda: user(PDF), "needs a text"),
         (lambda: user(ImagePart(media_type="image/tiff", data="AAAA")), "image/tiff"),
@@ -321,7 +321,7 @@ def test_broken_arguments_missing_ids_and_repeated_ones_are_faults():
     said = [data for chunk in chunks for data in recorder.feed(chunk)] + recorder.blocks.end()
 
     assert [data.payload for data in said[:3]] == ['{"at": ', {}, {}]
-    assert ["no JSON" in said[-1].faults[0], "no id" in said[-1].faults[1]] == [True, True]
+    assert ["not JSON" in said[-1].faults[0], "no id" in said[-1].faults[1]] == [True, True]
     assert "two calls" in said[-1].faults[2]
 
 
