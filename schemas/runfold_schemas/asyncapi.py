@@ -51,7 +51,7 @@ and topic creation.
    read that partition to its end afterwards: the first `life` record of the run counts. If it is
    not yours, delete your topic. If its `agent_id` is yours, use the topic that it names.
 7. **Publish events**: each record's value is one event as in `{EVENT_SCHEMA_FILE}`, its key is
-   `run_id`, its headers are CloudEvents' binary mode. `event_id` is a UUID (v7 by preference) in
+   `run_id`, its headers are CloudEvents' binary mode. `event_id` is a UUID (preferably v7) in
    lower case. Appending an event again with the same `event_id` is safe: the first copy counts.
    Events in one record batch are accepted together or not at all.
 8. **Ring the bell**: projectors stop watching a run that has been quiet. If you have neither opened

@@ -43,9 +43,9 @@ _MEANINGS: Final = {
     404: "There is no such bank, or no such session.",
     409: "The request needs a language model and none is configured, or other writers keep changing the"
     " same memories; or the first request with this `Idempotency-Key` is still in progress.",
-    413: "The contents are too large together.",
+    413: "All contents together are too large.",
     422: "A part of the request is wrong. `field` names it.",
-    502: "The language model refused, or its answer is of no use.",
+    502: "The language model refused, or its answer does not have the required form.",
     503: "Kafka, MongoDB or the language model does not answer, or no projector runs. Retry.",
 }
 _PROBLEMS: Final = problem_responses(_MEANINGS, *_MEANINGS)

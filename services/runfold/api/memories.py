@@ -85,7 +85,7 @@ _problems = partial(
         400: "`Idempotency-Key` is empty or too long.",
         404: "There is no such bank, memory or revision, or it was deleted.",
         409: "The id is taken, the bank is not empty, or other writers keep changing the memory.",
-        413: "The body is too large, or a value in it is.",
+        413: "The body, or a value in it, is too large.",
         422: "A part of the request is wrong. `field` names it.",
         503: "Kafka or MongoDB does not answer, or no projector runs. Retry.",
         504: "The change is recorded, but its result could not be read in time. Read it later, and do not"

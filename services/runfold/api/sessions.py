@@ -83,13 +83,13 @@ Include = Annotated[
 ]
 Since = Annotated[AwareDatetime | None, Query(description="Only events with this timestamp or a later one.")]
 Newest = Annotated[
-    int | None, Query(ge=0, le=2**31, description="Only this many of the last events that match.")
+    int | None, Query(ge=0, le=2**31, description="At most this many events, the last that match.")
 ]
 Types = Annotated[
     list[str],
     Query(description="Only events of this type, or of one of several types.", examples=[["user_message"]]),
 ]
-OnlyFirst = Annotated[int | None, Query(ge=0, description="Only this many of the first events that match.")]
+OnlyFirst = Annotated[int | None, Query(ge=0, description="At most this many events, the first that match.")]
 LimitOfEvents = Annotated[
     int | None,
     Query(ge=1, le=1000, description=f"The largest number of events in the answer; {_LIMIT} by default."),
@@ -105,7 +105,7 @@ _problems = partial(
         404: "There is no such session.",
         409: "The id is taken, the session has ended, or another event was accepted after"
         " `expected_offset`; or the first request with this `Idempotency-Key` is still in progress.",
-        413: "The body is too large, or an event in it is.",
+        413: "The body, or an event in it, is too large.",
         415: "The body's media type is not one of those listed.",
         422: "A part of the request is wrong. `field` names it, and `line` or `index` the event in a batch.",
         503: "Kafka or MongoDB does not answer, or no projector runs. Retry.",
@@ -350,8 +350,8 @@ def _add_events(router: APIRouter, state: _State) -> None:
         *, session_id: SessionId, query: EventQuery, limit: LimitOfEvents = None
     ) -> Response:
         """Read events in the order of the log. An answer has up to `limit` events or 4 MB, or all
-        of the `newest`. To read on, send its `next_offset` as `first_offset`, until it equals the
-        answer's `end_offset`, or your own.
+        of the `newest`. To continue, send `next_offset` as `first_offset`. On the last
+        page `next_offset` equals `end_offset`, or the `end_offset` that you sent.
         """
         if query.newest is not None:
             if limit is not None:

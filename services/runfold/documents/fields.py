@@ -21,8 +21,8 @@ CreationId = Annotated[
 class Expiring(RequestBody):
     """A request that may set an expiry."""
 
-    ttl_seconds: TtlSeconds | None = Field(None, description="Expires so many seconds from now.")
-    expires_at: Time | None = Field(None, description="Expires at this time. Instead of `ttl_seconds`.")
+    ttl_seconds: TtlSeconds | None = Field(None, description="Seconds from now until the expiry.")
+    expires_at: Time | None = Field(None, description="The time of the expiry. Give this or `ttl_seconds`.")
 
     @model_validator(mode="after")
     def _has_one_expiry(self) -> Self:

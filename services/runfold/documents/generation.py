@@ -147,7 +147,9 @@ class Generate(_Generating):
 class ContentInput(RequestBody):
     content: Content
     event_id: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
-        None, description="Any text. Of several contents with the same text, the stream keeps the first."
+        None,
+        description="An id of any form. If several contents of a stream have the same id, the stream keeps"
+        " the first.",
     )
     event_time: Time | None = None
 

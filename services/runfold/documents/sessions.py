@@ -124,7 +124,7 @@ class SessionEvent(BaseModel):
 
 
 class SessionWithEvents(SessionDocument):
-    """With `include=events`."""
+    """The answer to `include=events`."""
 
     events: list[SessionEvent] = []
 

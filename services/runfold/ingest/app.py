@@ -74,7 +74,7 @@ _problems = partial(
         404: "There is no such run.",
         409: "The run belongs to another agent or session, has ended, or rejected the event; or the first"
         " request with this `Idempotency-Key` is still in progress.",
-        413: "The body is too large, or an event in it is.",
+        413: "The body, or an event in it, is too large.",
         415: "The body's media type is not one of those listed.",
         422: "A part of the request is wrong. `field` names it, and `line` or `index` the event in a batch.",
         503: "Kafka does not answer. Retry.",

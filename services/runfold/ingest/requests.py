@@ -85,9 +85,8 @@ _EVENT: Final = {
         "expected_offset": {
             "type": "integer",
             "minimum": -1,
-            "description": "Accept this event only if the last accepted event is at this offset or before"
-            " it; -1 for an empty log. Such an event is sent alone. A session's `last_offset` is a value"
-            " to send.",
+            "description": "Accept this event only if no event was accepted after this offset. Send -1 for an"
+            " empty log, or a session's `last_offset`. Send such an event alone.",
         },
         "state_delta": {
             "type": "object",

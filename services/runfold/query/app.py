@@ -160,8 +160,9 @@ def _add_events(routes: APIRouter, reading: Reading) -> None:
         source: From = "snapshot",
     ) -> Response:
         """Read records in the order of the log, each with its offset, time and outcome. An answer
-        has up to `limit` records or 4 MB. To read on, send its `next_offset` as `first_offset`,
-        until it equals the answer's `end_offset`, or your own.
+        has up to `limit` records or 4 MB. To continue, send `next_offset` as
+        `first_offset`. On the last page `next_offset` equals `end_offset`, or the `end_offset` that
+        you sent.
         """
         history = await reading.runs.history(run_id, min_offset=min_offset, source=source)
         end = history.end if end_offset is None else min(end_offset, history.end)

@@ -89,7 +89,7 @@ class SessionLedger(BaseModel):
 
     session_id: str
     messages: list[Message]
-    runs: list[SessionRun] = Field(description="In the order of their messages.")
+    runs: list[SessionRun] = Field(description="The session's runs, in the order of their messages.")
     faults: list[Fault] | None = Field(None, description="Present if `validate` was given.")
 
 
@@ -118,4 +118,4 @@ class SessionRequest(_ProviderRequest):
     """The request of a session's ledger."""
 
     session_id: str
-    runs: list[SessionRun] = Field(description="In the order of their messages.")
+    runs: list[SessionRun] = Field(description="The session's runs, in the order of their messages.")
