@@ -36,7 +36,9 @@ class FrameworkConnection(Generic[VerbsT]):
         direct: Callable[[Mapping[str, Any]], AbstractAsyncContextManager[VerbsT]],
     ) -> None:
         if url is not None and settings:
-            raise ValueError(f"pass a url or {', '.join(settings)}, not both: the API knows its own servers")
+            raise ValueError(
+                f"pass either a url or {', '.join(settings)}, not both: the API knows its own servers"
+            )
         if url is not None and not url.startswith(("http://", "https://")):
             raise ValueError(
                 f"{url!r} is not the URL of Runfold's API: it must begin with http:// or https://"
