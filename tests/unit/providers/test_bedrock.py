@@ -165,7 +165,7 @@ def test_attachments_follow_the_text_of_their_result():
             lambda: assistant(ThinkingPart(text="hm", signature="x", provider_data={"gemini": {"a": 1}})),
             "gemini",
         ),
-        (lambda: assistant(ToolUsePart(id="1", name="look", input=[])), "no object"),
+        (lambda: assistant(ToolUsePart(id="1", name="look", input=[])), "not an object"),
         (lambda: assistant(OpaquePart(provider="anthropic", content={})), "anthropic"),
         (lambda: assistant(PNG), "cannot hold image"),
         (lambda: user(ToolResultPart(tool_use_id="9", content="")), "answers no call"),
