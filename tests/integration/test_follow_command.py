@@ -252,6 +252,22 @@ async def test_a_session_is_followed_by_its_id_and_may_be_waited_for(settings: S
     ]
 
 
+async def test_a_session_that_has_ended_is_shown_to_its_end(settings: Settings, runfold: Runfold):
+    sessions = runfold.sessions
+    session = await sessions.create(app="shop", user="ann")
+    await sessions.append(session.session_id, UserMessage(message="Hello"))
+    await sessions.end(session.session_id)
+
+    async with command(settings, "follow", "--session", session.session_id) as following:
+        assert await following.ends() == 0
+
+    assert following.said() == [
+        (0, "run", "opened for shop"),
+        (1, "user", "Hello"),
+        (2, "run", "completed"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told", "code"),
     [

@@ -40,7 +40,8 @@ async def _open_run_of(session_id: str, runfold: Runfold, *, wait: bool) -> Run:
     is_announced = False
     while True:
         try:
-            return await runfold.get_run(await sessions.run_id(session_id))
+            session = await sessions.view(session_id)
+            return await runfold.get_run(session.record.run_id)
         except (SessionNotFoundError, RunNotFoundError):
             if not wait:
                 raise
