@@ -1,0 +1,1 @@
+"""What agents call: runs, sessions and memories on Kafka alone, with the base dependencies."""

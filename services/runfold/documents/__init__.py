@@ -1,0 +1,1 @@
+"""Sessions, memories and generation as JSON bodies, for `api/` and `remote/`."""

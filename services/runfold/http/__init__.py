@@ -1,0 +1,1 @@
+"""What all HTTP services share: problem documents, bodies, idempotency, health and metrics."""

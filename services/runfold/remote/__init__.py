@@ -1,0 +1,1 @@
+"""Clients of the HTTP API, with the verbs of `client/`."""

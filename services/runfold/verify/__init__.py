@@ -1,0 +1,1 @@
+"""Comparing MongoDB with the log: runs, and what is folded from the shared topics."""
