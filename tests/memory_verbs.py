@@ -10,7 +10,7 @@ from tests.session_verbs import patiently
 
 from runfold import Runfold
 from runfold.client.memories import Memories
-from runfold.client.memory import MemoriesWanted, MemoryVerbs
+from runfold.client.memory import MemorySelection, MemoryVerbs
 from runfold.client.memory_log import fold_memories
 from runfold.log.shared import partitions_of
 from runfold.query.reading import Reading
@@ -75,7 +75,7 @@ async def everything_remembered(
     found: dict[str, Any] = {"banks": banks}
     for bank in banks:
         for order, ascending in ORDERS:
-            wanted = MemoriesWanted(
+            wanted = MemorySelection(
                 matches=lambda record: _lasts(record.memory.expires_at, lasting_until),
                 order=order,
                 ascending=ascending,

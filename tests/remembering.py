@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.builders import EPOCH, event_id
 
-from runfold.client.memory import Near
+from runfold.client.memory import NearestMemory
 from runfold.generation.model import Action, Found
 from runfold.generation.options import NewFact
 from runfold_projections.memory import BankRecord, MemoryRecord, Refused
@@ -105,9 +105,9 @@ class RememberedMemories:
         *,
         limit: int,
         matches: Callable[[MemoryRecord], bool],
-    ) -> Sequence[Near]:
+    ) -> Sequence[NearestMemory]:
         near = [
-            Near(one, self.distance(query, one.memory.fact))
+            NearestMemory(one, self.distance(query, one.memory.fact))
             for one in self.records.values()
             if one.memory.scope == scope and matches(one)
         ]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from tests.querying import Projected, projected, ready_api
 
 from runfold import Runfold
-from runfold.client.session import EventsWanted, Session, SessionVerbs
+from runfold.client.session import EventSelection, Session, SessionVerbs
 from runfold.client.sessions import Sessions
 from runfold.query.reading import Reading
 from runfold.remote.sessions import HttpSessions
@@ -125,7 +125,7 @@ async def everything(sessions: SessionVerbs) -> dict[str, tuple[Any, ...]]:
     while True:
         page, cursor = await sessions.list(limit=20, cursor=cursor)
         for one in page:
-            whole = await sessions.view(one.session_id, EventsWanted())
+            whole = await sessions.view(one.session_id, EventSelection())
             app, user = whole.record.app, whole.record.user
             if app not in apps:
                 apps[app] = await sessions.app_state(app)

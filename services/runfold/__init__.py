@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from runfold.client.appender import Position
 from runfold.client.envelope import Envelope, ResponseEnvelope
 from runfold.client.memories import Memories
-from runfold.client.memory import MemoriesWanted, Near, RevisionOptions
+from runfold.client.memory import MemorySelection, NearestMemory, RevisionOptions
 from runfold.client.run import Run
 from runfold.client.runfold import LogOptions, Runfold, RunOptions
-from runfold.client.session import EventsWanted, Logged, Session
+from runfold.client.session import EventSelection, RecordedEvent, Session
 from runfold.client.sessions import Sessions
 from runfold_projections.admission import Admitted
 from runfold_projections.memory import BankRecord, MemoryRecord, Revision
@@ -114,8 +114,8 @@ __all__ = [
     "Encoded",
     "Envelope",
     "EventAmended",
+    "EventSelection",
     "EventTooLargeError",
-    "EventsWanted",
     "Fault",
     "GenerationFailedError",
     "ImagePart",
@@ -123,16 +123,15 @@ __all__ = [
     "InvalidEventError",
     "InvalidIdError",
     "LogOptions",
-    "Logged",
     "Memories",
-    "MemoriesWanted",
     "Memory",
     "MemoryChangedError",
     "MemoryConflictError",
     "MemoryNotFoundError",
     "MemoryRecord",
+    "MemorySelection",
     "Message",
-    "Near",
+    "NearestMemory",
     "NoModelError",
     "NotYetVisibleError",
     "PhaseChanged",
@@ -140,6 +139,7 @@ __all__ = [
     "Position",
     "Provider",
     "ProviderPart",
+    "RecordedEvent",
     "RejectedError",
     "ResponseEnvelope",
     "ResponseRecorded",

@@ -19,7 +19,7 @@ from agents.memory.session_settings import SessionSettings, resolve_session_limi
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from runfold.access.sessions import session_connection
-from runfold.client.session import EventsWanted, Logged, SessionVerbs
+from runfold.client.session import EventSelection, RecordedEvent, SessionVerbs
 from runfold.ids import new_event_id
 from runfold_schemas.codec import new_event
 from runfold_schemas.errors import (
@@ -168,7 +168,7 @@ async def _read_conversation(
     newest = None if newest_items is None else newest_items + _LOOK_AHEAD
     while True:
         try:
-            session = await sessions.view(session_id, EventsWanted(types=_TYPES, newest=newest))
+            session = await sessions.view(session_id, EventSelection(types=_TYPES, newest=newest))
         except SessionNotFoundError:
             return _Conversation([], "", -1)
         items = _items(session.events)
@@ -179,7 +179,7 @@ async def _read_conversation(
         newest *= 4
 
 
-def _items(events: Sequence[Logged]) -> list[_PlacedItem]:
+def _items(events: Sequence[RecordedEvent]) -> list[_PlacedItem]:
     decoded = [(logged.offset, json.loads(logged.value)) for logged in events]
     amended = {event["data"]["offset"]: event for _, event in decoded if event["type"] == "event_amended"}
     # An amendment with stand-ins is a repair, and its item stays in the conversation.

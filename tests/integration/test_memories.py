@@ -14,7 +14,7 @@ from tests.querying import Projected, projected
 from tests.session_verbs import patiently
 
 from runfold import PlannerNote
-from runfold.client.memory import MemoriesWanted, MemoryVerbs, RevisionOptions
+from runfold.client.memory import MemorySelection, MemoryVerbs, RevisionOptions
 from runfold.ids import new_event_id
 from runfold.log.shared import send_shared
 from runfold.settings import Settings
@@ -87,7 +87,7 @@ async def names_of(memories: MemoryVerbs, bank: str, limit: int = 10, **wanted) 
     """The ids of all pages, in their order."""
     names, cursor = [], None
     while True:
-        page, cursor = await memories.list(bank, MemoriesWanted(**wanted), limit=limit, cursor=cursor)
+        page, cursor = await memories.list(bank, MemorySelection(**wanted), limit=limit, cursor=cursor)
         assert len(page) <= limit
         names += [one.memory_id for one in page]
         if cursor is None:
@@ -341,8 +341,8 @@ async def test_purging_deletes_what_is_wanted_and_counts_without_force(memories,
         await memories.create(bank, memory(), memory_id=name)
     await memories.create(bank, memory(scope={"user": "ben"}), memory_id="bens")
 
-    assert await memories.purge(bank, MemoriesWanted(scope=SCOPE), force=False) == 3
-    assert await memories.purge(bank, MemoriesWanted(scope=SCOPE)) == 3
+    assert await memories.purge(bank, MemorySelection(scope=SCOPE), force=False) == 3
+    assert await memories.purge(bank, MemorySelection(scope=SCOPE)) == 3
 
     assert [one.memory_id for one in (await memories.list(bank))[0]] == ["bens"]
     assert await history(memories, bank, "a") == [("deleted", ""), ("created", "likes tea")]

@@ -18,7 +18,7 @@ from tests.session_stores import all_ways, at_work, only_topics_of, shared_ends,
 from tests.session_verbs import WAYS, everything
 
 from runfold import PlannerNote, Runfold, RunfoldError
-from runfold.client.session import EventsWanted, Session, SessionVerbs
+from runfold.client.session import EventSelection, Session, SessionVerbs
 from runfold.ids import new_event_id
 from runfold.local import Service
 from runfold.log.shared import partitions_of, read_counting
@@ -310,7 +310,7 @@ async def check(one: Standing, ways: dict[str, SessionVerbs]) -> None:
             with pytest.raises(SessionNotFoundError):
                 await verbs.view(one.session_id)
             continue
-        view = await verbs.view(one.session_id, EventsWanted(types=NOTES))
+        view = await verbs.view(one.session_id, EventSelection(types=NOTES))
         assert view.record.run_id == one.session.record.run_id
         assert [decode(event.value).data.note for event in view.events] == one.notes
         noted = {"noted": one.notes[-1]} if one.notes else {}

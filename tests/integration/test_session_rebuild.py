@@ -17,7 +17,7 @@ from tests.session_stores import shared_ends, stored
 from tests.session_verbs import everything, opened
 
 from runfold import PlannerNote, RunfoldError
-from runfold.client.session import EventsWanted, SessionVerbs
+from runfold.client.session import EventSelection, SessionVerbs
 from runfold.projector import rebuild as rebuilding
 from runfold.settings import Settings
 from runfold_schemas.codec import decode
@@ -79,7 +79,7 @@ class Watcher:
 
     async def _look(self, session_id: str) -> None:
         notes = self._acknowledged.notes[session_id]
-        session = await self._read(self._sessions.view(session_id, EventsWanted(types=NOTES)))
+        session = await self._read(self._sessions.view(session_id, EventSelection(types=NOTES)))
         if session is None:
             return
         said = [int(decode(one.value).data.note) for one in session.events]

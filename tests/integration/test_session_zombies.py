@@ -15,7 +15,7 @@ from tests.servers import OwnSettings
 from tests.session_stores import all_ways, at_work, only_topics_of, stored
 
 from runfold import PlannerNote, Run, Runfold
-from runfold.client.session import EventsWanted
+from runfold.client.session import EventSelection
 from runfold.settings import Settings
 from runfold_schemas.codec import decode
 
@@ -60,7 +60,7 @@ async def test_a_projector_that_was_overtaken_brings_nothing_of_a_deleted_sessio
         for one in ids:
             await elsewhere.append(one, PlannerNote(note="newer"), state_delta={"noted": "newer"})
 
-        views = [await verbs.view(one, EventsWanted(types=NOTES)) for verbs in ways.values() for one in ids]
+        views = [await verbs.view(one, EventSelection(types=NOTES)) for verbs in ways.values() for one in ids]
         run_ids = {one.record.run_id for one in again}
         await until(lambda: only_topics_of(settings, run_ids), what="the end of the deleted runs' topics")
         async with stored(settings) as projections:

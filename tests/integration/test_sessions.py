@@ -21,7 +21,7 @@ from runfold import (
     ToolResult,
     UserMessage,
 )
-from runfold.client.session import EventsWanted, Session, SessionVerbs
+from runfold.client.session import EventSelection, Session, SessionVerbs
 from runfold.ids import new_event_id
 from runfold.log.ends import LogEnds
 from runfold.settings import Settings
@@ -72,7 +72,7 @@ def app() -> str:
 
 async def said(sessions: SessionVerbs, session_id: str, **wanted: Any) -> list[str]:
     """The notes among a session's events."""
-    session = await sessions.view(session_id, EventsWanted(**wanted))
+    session = await sessions.view(session_id, EventSelection(**wanted))
     return [decode(one.value).data.note for one in session.events]
 
 
@@ -189,7 +189,7 @@ async def test_events_are_the_bytes_of_the_log(sessions, app, runfold):
     result = ToolResult(tool_call_id="1", result={**VALUES, "x": [1e22, -0.0, 1e-7]})
     position = await sessions.append(session.session_id, result, turn_id="t", labels={"a": "b"})
 
-    (logged,) = (await sessions.view(session.session_id, EventsWanted())).events
+    (logged,) = (await sessions.view(session.session_id, EventSelection())).events
 
     run = await runfold.get_run(session.record.run_id)
     (admitted,) = [one async for one in run.history(first_offset=1)]
@@ -207,7 +207,7 @@ async def test_events_are_restricted_by_place_time_kind_and_number(sessions, app
     assert await said(*found, types=notes) == ["0", "1", "2", "3", "4", "5"]
     assert await said(*found, types=notes, newest=2) == ["4", "5"]
     assert await said(*found, newest=0) == []
-    assert len((await sessions.view(session.session_id, EventsWanted(newest=99))).events) == 7
+    assert len((await sessions.view(session.session_id, EventSelection(newest=99))).events) == 7
     assert await said(*found, first_offset=3, end_offset=5) == ["2", "3"]
     assert await said(*found, since=NOON + timedelta(seconds=4)) == ["4", "5"]
     assert await said(*found, since=NOON + timedelta(seconds=2), newest=1) == ["5"]
@@ -223,8 +223,8 @@ async def test_what_happened_to_the_run_is_shown_only_where_it_is_named(sessions
     session = await sessions.create(app=app)
     await sessions.end(session.session_id)
 
-    assert list((await sessions.view(session.session_id, EventsWanted())).events) == []
-    named = await sessions.view(session.session_id, EventsWanted(types=frozenset({"run_opened"})))
+    assert list((await sessions.view(session.session_id, EventSelection())).events) == []
+    named = await sessions.view(session.session_id, EventSelection(types=frozenset({"run_opened"})))
     assert [one.offset for one in named.events] == [0]
 
 
@@ -369,7 +369,7 @@ async def test_a_deleted_session_is_gone_at_once_and_its_topic_soon(sessions, el
     assert (await elsewhere.list(app=app))[0] == []
     await until(lambda: is_removed(settings, session.record.run_id), what="the end of the session's topic")
     again = await elsewhere.create(app=app, session_id=app)
-    assert (again.state, list((await sessions.view(app, EventsWanted())).events)) == (
+    assert (again.state, list((await sessions.view(app, EventSelection())).events)) == (
         {"user:k": 1, "app:k": 1},
         [],
     )
@@ -462,7 +462,7 @@ async def is_gone(sessions: SessionVerbs, session_id: str) -> bool:
 async def check_missing(sessions: SessionVerbs, session_id: str) -> None:
     for refused in (
         sessions.view(session_id),
-        sessions.view(session_id, EventsWanted()),
+        sessions.view(session_id, EventSelection()),
         sessions.append(session_id, PlannerNote(note="n")),
         sessions.append_batch(session_id, [PlannerNote(note="n")]),
         sessions.update(session_id, display_name="x"),

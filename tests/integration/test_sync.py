@@ -18,7 +18,7 @@ from runfold import (
     ToolResult,
     UserMessage,
 )
-from runfold.client.session import EventsWanted
+from runfold.client.session import EventSelection
 from runfold.sync import Run, Runfold
 from runfold_schemas.memories import Memory
 
@@ -192,7 +192,7 @@ def test_sessions_have_their_verbs(runfold: Runfold):
 
     sessions.append(session.session_id, HELLO, state_delta={"step": 1})
 
-    viewed = sessions.view(session.session_id, EventsWanted())
+    viewed = sessions.view(session.session_id, EventSelection())
     assert viewed.state == {"user:language": "fr", "step": 1}
     assert len(viewed.events) == 1
     assert sessions.user_state("shop", "ann") == {"user:language": "fr"}

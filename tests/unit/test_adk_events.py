@@ -6,12 +6,12 @@ import json
 import pytest
 
 from runfold.adk.events import events_of
-from runfold.client.session import Logged
+from runfold.client.session import RecordedEvent
 
 
-def logged(body: object, *unset: str) -> Logged:
+def logged(body: object, *unset: str) -> RecordedEvent:
     data = {"framework": "adk", "body": body, "unset": unset}
-    return Logged(0, 0, "accepted", json.dumps({"data": data}).encode())
+    return RecordedEvent(0, 0, "accepted", json.dumps({"data": data}).encode())
 
 
 @pytest.mark.parametrize(

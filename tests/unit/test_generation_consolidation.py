@@ -5,7 +5,7 @@ shown.
 import pytest
 from tests.remembering import ScriptedModel, fact, record
 
-from runfold.client.memory import Near
+from runfold.client.memory import NearestMemory
 from runfold.embeddings.nearest import DUPLICATE_DISTANCE
 from runfold.generation.consolidation import FACT_LENGTH_MAX, Decision, FindNearby, consolidate
 from runfold.generation.facts import are_same_fact
@@ -13,8 +13,8 @@ from runfold.generation.model import Action
 
 
 def nearby(*known, distance=0.3) -> FindNearby:
-    async def near(text) -> list[Near]:
-        return [Near(one, distance) for one in known]
+    async def near(text) -> list[NearestMemory]:
+        return [NearestMemory(one, distance) for one in known]
 
     return near
 

@@ -223,7 +223,7 @@ async def test_pages_have_all_items_once_and_are_never_empty(wanted: list[bool],
     assert [len(each) for each in pages[:-1]] == [size] * (len(pages) - 1)
     assert [] not in pages[1:]
     assert [number for each in pages for number in each] == [
-        number for number, is_wanted in enumerate(wanted) if is_wanted
+        number for number, is_selected in enumerate(wanted) if is_selected
     ]
 
 

@@ -20,7 +20,7 @@ from google.adk.events.event import Event
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from runfold.client.session import Logged
+from runfold.client.session import RecordedEvent
 from runfold_projections.state import without_temporary
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.sessions import FrameworkEvent
@@ -66,7 +66,7 @@ def framework_event(event: Event, delta: Mapping[str, Any]) -> FrameworkEvent:
     return FrameworkEvent(framework="adk", body=body, unset=tuple(unset))
 
 
-def events_of(logged: Sequence[Logged]) -> list[Event]:
+def events_of(logged: Sequence[RecordedEvent]) -> list[Event]:
     """ADK's events among the events of a log, in their order."""
     values = [event.value for event in logged]
     try:

@@ -21,7 +21,7 @@ from google.genai import types
 from runfold.access.memories import memory_connection
 from runfold.adk.events import adk_errors, time_of
 from runfold.adk.memory_metadata import GenerationMetadata, MemoryMetadata, read_metadata
-from runfold.client.memory import MemoriesWanted
+from runfold.client.memory import MemorySelection
 from runfold.generation.options import (
     DIRECT_FACTS_MAX,
     DirectFacts,
@@ -208,8 +208,8 @@ class RunfoldMemoryService(BaseMemoryService):
 
         async def search(verbs: MemoryBackend) -> Sequence[MemoryRecord]:
             if not query.strip():
-                wanted = MemoriesWanted(scope=scope, order="updated_at")
-                return (await verbs.memories.list(self._bank, wanted, limit=self._found_max))[0]
+                selection = MemorySelection(scope=scope, order="updated_at")
+                return (await verbs.memories.list(self._bank, selection, limit=self._found_max))[0]
             near = await verbs.memories.nearest(
                 self._bank, scope, query[:_QUERY_LENGTH_MAX], limit=self._found_max
             )

@@ -27,7 +27,7 @@ from pydantic_core import to_json
 from runfold.access.locks import NamedLocks
 from runfold.access.sessions import session_connection
 from runfold.adk.events import adk_errors, events_of, framework_event, json_form, state_delta, time_of
-from runfold.client.session import EventsWanted, Session, SessionVerbs
+from runfold.client.session import EventSelection, Session, SessionVerbs
 from runfold_projections.state import without_temporary
 from runfold_schemas.codec import decode, new_event
 from runfold_schemas.data import TEMP_PREFIX, TURN_ID_LENGTH_MAX, USER_PREFIX
@@ -124,7 +124,7 @@ class RunfoldSessionService(BaseSessionService):
         """
         after = config.after_timestamp if config else None
         newest = config.num_recent_events if config else None
-        wanted = EventsWanted(
+        selection = EventSelection(
             types=_TYPES,
             since=datetime.fromtimestamp(after, UTC) - _CLOCK_ERROR if after is not None else None,
             # At least one event, because it has the exact time of the session's last update.
@@ -132,7 +132,7 @@ class RunfoldSessionService(BaseSessionService):
         )
         full_id = joined(app_name, user_id, session_id.strip())
         try:
-            stored = await self._connection.run(lambda sessions: sessions.view(full_id, wanted))
+            stored = await self._connection.run(lambda sessions: sessions.view(full_id, selection))
         except SessionNotFoundError:
             return None
         events = events_of(stored.events)
@@ -265,7 +265,7 @@ async def _current_marker(sessions: SessionVerbs, session: AdkSession, session_i
     session counts as current if nothing was appended since its last update, or if its last event is
     the log's last event. Raises `StaleSessionError`.
     """
-    stored = await sessions.view(session_id, EventsWanted(types=_TYPES, newest=1))
+    stored = await sessions.view(session_id, EventSelection(types=_TYPES, newest=1))
     newest = events_of(stored.events)
     if newest and _updated_at(stored, newest) > session.last_update_time:
         ids = [event.id for event in session.events[-1:]]
@@ -284,7 +284,7 @@ async def _marker_after_repeat(
     """The marker after an event that the log already has. Raises `StaleSessionError` if other
     events were appended too.
     """
-    stored = await sessions.view(session_id, EventsWanted(types=_TYPES, newest=1))
+    stored = await sessions.view(session_id, EventSelection(types=_TYPES, newest=1))
     if stored.record.run_id != marker.run_id:
         raise _stale(session)
     if stored.last_offset <= marker.offset:

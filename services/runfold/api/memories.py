@@ -28,7 +28,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 
 from runfold.client.memories import Memories
-from runfold.client.memory import MemoriesWanted, Near
+from runfold.client.memory import MemorySelection, NearestMemory
 from runfold.documents.memories import (
     BankDocument,
     BankPage,
@@ -176,10 +176,10 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
         """List memories, the newest first. To read on, send `next_cursor` as `cursor`, and the same
         order.
         """
-        wanted = MemoriesWanted(
+        selection = MemorySelection(
             scope=label_filter(scope, field="scope") or None, order=order, ascending=ascending
         )
-        records, next_cursor = await memories().list(bank_id, wanted, limit=limit, cursor=cursor)
+        records, next_cursor = await memories().list(bank_id, selection, limit=limit, cursor=cursor)
         return _answer(
             MemoryPage(memories=[MemoryDocument.of(record) for record in records], next_cursor=next_cursor)
         )
@@ -195,11 +195,11 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
         without a query.
         """
         if body.query is None:
-            page, _ = await memories().list(bank_id, MemoriesWanted(scope=body.scope), limit=body.limit)
+            page, _ = await memories().list(bank_id, MemorySelection(scope=body.scope), limit=body.limit)
             return _answer(
                 Retrieved(retrieved=[NearMemory(memory=MemoryDocument.of(record)) for record in page])
             )
-        nearest: list[Near] = list(
+        nearest: list[NearestMemory] = list(
             await memories().nearest(bank_id, body.scope, body.query, limit=body.limit)
         )
         return _answer(Retrieved(retrieved=[NearMemory.of(near) for near in nearest]))
@@ -214,8 +214,8 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
         """Delete the memories of a scope, or of the whole bank. Without `force`, only count
         them.
         """
-        wanted = MemoriesWanted(scope=body.scope)
-        return _answer(Purged(count=await memories().purge(bank_id, wanted, force=body.force)))
+        selection = MemorySelection(scope=body.scope)
+        return _answer(Purged(count=await memories().purge(bank_id, selection, force=body.force)))
 
 
 def _add_memories(router: APIRouter, memories: Verbs) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from runfold.client.session import Logged, Session
+from runfold.client.session import RecordedEvent, Session
 from runfold.documents.sessions import session_json, sessions_json
 from runfold.store.sessions import cursor_after
 
@@ -16,7 +16,7 @@ _AT_FIRST: Final = 50
 Reading = Callable[..., Awaitable[tuple[Sequence[Session], str | None]]]
 
 
-def count_fitting(events: Sequence[Logged]) -> int:
+def count_fitting(events: Sequence[RecordedEvent]) -> int:
     """The number of events that fit into one page, at least one."""
     size = 0
     for number, event in enumerate(events):

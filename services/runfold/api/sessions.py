@@ -31,7 +31,7 @@ from pydantic import AwareDatetime
 
 from runfold.api.session_pages import count_fitting, read_page
 from runfold.client.appender import Position
-from runfold.client.session import EventsWanted, Logged, Session
+from runfold.client.session import EventSelection, RecordedEvent, Session
 from runfold.client.sessions import NewSession, Sessions
 from runfold.documents.sessions import (
     CreateSession,
@@ -120,8 +120,8 @@ def event_query(
     since: Since = None,
     newest: Newest = None,
     type: Types = [],  # noqa: A002, B006  # the parameter's name on the wire; FastAPI copies it
-) -> EventsWanted:
-    return EventsWanted(
+) -> EventSelection:
+    return EventSelection(
         types=event_types(type),
         first_offset=first_offset,
         end_offset=end_offset,
@@ -130,7 +130,7 @@ def event_query(
     )
 
 
-EventQuery = Annotated[EventsWanted, Depends(event_query)]
+EventQuery = Annotated[EventSelection, Depends(event_query)]
 
 
 def build_session_router(sessions: Callable[[], Sessions]) -> APIRouter:
@@ -229,7 +229,7 @@ def _add_reads(router: APIRouter, state: _State) -> None:
         moment. The other parameters filter the events.
         """
         query = replace(query, limit=limit)
-        if include is None and query != EventsWanted():
+        if include is None and query != EventSelection():
             raise InvalidEventError("include: a filter of events needs include=events", field="include")
         session = await state.sessions().view(session_id, query if include else None)
         if NDJSON in accept:
@@ -369,7 +369,7 @@ def _add_events(router: APIRouter, state: _State) -> None:
         return _answer_page(session, session.events, max(query.first_offset, reached))
 
 
-def _answer_page(session: Session, events: Sequence[Logged], next_offset: int) -> Response:
+def _answer_page(session: Session, events: Sequence[RecordedEvent], next_offset: int) -> Response:
     facts = {
         "session_id": session.session_id,
         "run_id": session.record.run_id,

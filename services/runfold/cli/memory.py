@@ -26,7 +26,7 @@ from runfold.cli.memory_lines import (
 )
 from runfold.cli.word_diff import shared_length
 from runfold.client.memories import Memories
-from runfold.client.memory import MemoriesWanted
+from runfold.client.memory import MemorySelection
 from runfold.client.memory_log import LogMemoryReader, fold_memories
 from runfold.documents.memories import BankDocument, MemoryDocument, RevisionDocument
 from runfold.log.shared import partitions_of
@@ -59,7 +59,7 @@ async def ls(settings: Settings, *, bank: str | None, scope: Mapping[str, str], 
         if bank is None and not scope:
             await _list_banks(runfold, as_json=as_json)
             return
-        query = MemoriesWanted(scope=scope or None, order="updated_at")
+        query = MemorySelection(scope=scope or None, order="updated_at")
         records, _ = await runfold.memories.list(await _bank_id(runfold, bank), query, limit=_ALL)
     if as_json:
         for record in records:

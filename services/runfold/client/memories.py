@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from runfold.client.connection import LogConnection
-from runfold.client.memory import MemoriesWanted, MemoryReader, Near, RevisionOptions, Similarity
+from runfold.client.memory import MemoryReader, MemorySelection, NearestMemory, RevisionOptions, Similarity
 from runfold.client.memory_changes import MemoryChanges, check_expiry, has_lost, memory_after, with_changes
 from runfold.client.memory_terms import restored, revision_fields, ttl_of_created, with_expiry
 from runfold.ids import uuid7
@@ -128,9 +128,9 @@ class Memories:
         it has any.
         """
         await self.bank(bank_id)
-        if not force and (await self._reader.list(bank_id, MemoriesWanted(), limit=1, cursor=None))[0]:
+        if not force and (await self._reader.list(bank_id, MemorySelection(), limit=1, cursor=None))[0]:
             raise BankNotEmptyError(bank_id)
-        while force and (await self._reader.list(bank_id, MemoriesWanted(), limit=1, cursor=None))[0]:
+        while force and (await self._reader.list(bank_id, MemorySelection(), limit=1, cursor=None))[0]:
             await self.purge(bank_id)
         await self._changes.publish(new_data(BankDeleted, bank_id=bank_id))
         await self._reader.bank(bank_id)  # which waits until no reader has it any more
@@ -177,16 +177,16 @@ class Memories:
     async def list(
         self,
         bank_id: str,
-        wanted: MemoriesWanted | None = None,
+        selection: MemorySelection | None = None,
         *,
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[Sequence[MemoryRecord], str | None]:
         """A page of memories, and the cursor of the next page, which is None on the last page. The
-        newest come first, unless `wanted` says otherwise.
+        newest come first, unless `selection` says otherwise.
         """
         await self.bank(bank_id)
-        return await self._reader.list(bank_id, wanted or MemoriesWanted(), limit=limit, cursor=cursor)
+        return await self._reader.list(bank_id, selection or MemorySelection(), limit=limit, cursor=cursor)
 
     async def update(
         self,
@@ -265,14 +265,16 @@ class Memories:
                 return memory_after(outcome, change)
         raise MemoryChangedError(bank_id, memory_id)
 
-    async def purge(self, bank_id: str, wanted: MemoriesWanted | None = None, *, force: bool = True) -> int:
+    async def purge(
+        self, bank_id: str, selection: MemorySelection | None = None, *, force: bool = True
+    ) -> int:
         """Deletes the memories of the bank that match, and returns how many. Without `force` they
         are only counted.
         """
         bank, count, cursor = await self.bank(bank_id), 0, None
         while True:
             page, cursor = await self._reader.list(
-                bank_id, wanted or MemoriesWanted(), limit=_PAGE, cursor=cursor
+                bank_id, selection or MemorySelection(), limit=_PAGE, cursor=cursor
             )
             count += await self._delete_all(bank, page) if force else len(page)
             if cursor is None:
@@ -303,7 +305,7 @@ class Memories:
         *,
         limit: int = 3,
         matches: Callable[[MemoryRecord], bool] | None = None,
-    ) -> Sequence[Near]:
+    ) -> Sequence[NearestMemory]:
         """The memories of exactly this scope that are nearest in meaning to the query, the nearest
         first. `matches` restricts them; it cannot be sent over HTTP.
 

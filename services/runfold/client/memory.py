@@ -23,7 +23,7 @@ class RevisionOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoriesWanted:
+class MemorySelection:
     """Selects memories of a bank, and their order. A field that is None does not restrict."""
 
     scope: Mapping[str, str] | None = None
@@ -33,7 +33,7 @@ class MemoriesWanted:
     ascending: bool = False
 
 
-class Near(NamedTuple):
+class NearestMemory(NamedTuple):
     """A memory with its distance from the query: 0 is the same meaning, 2 the opposite."""
 
     record: MemoryRecord
@@ -92,7 +92,7 @@ class MemoryReader(Protocol):
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None: ...
 
     async def list(
-        self, bank_id: str, wanted: MemoriesWanted, *, limit: int, cursor: str | None
+        self, bank_id: str, selection: MemorySelection, *, limit: int, cursor: str | None
     ) -> tuple[list[MemoryRecord], str | None]:
         """A page of memories, and the cursor of the next page if there is one."""
 
@@ -108,7 +108,7 @@ class Similarity(Protocol):
         *,
         limit: int,
         matches: Callable[[MemoryRecord], bool] | None,
-    ) -> list[Near]:
+    ) -> list[NearestMemory]:
         """The memories of exactly this scope that are nearest in meaning, the nearest first."""
 
 
@@ -150,7 +150,7 @@ class MemoryVerbs(Protocol):
     async def list(
         self,
         bank_id: str,
-        wanted: MemoriesWanted | None = None,
+        selection: MemorySelection | None = None,
         *,
         limit: int = 50,
         cursor: str | None = None,
@@ -179,7 +179,7 @@ class MemoryVerbs(Protocol):
     ) -> MemoryRecord: ...
 
     async def purge(
-        self, bank_id: str, wanted: MemoriesWanted | None = None, *, force: bool = True
+        self, bank_id: str, selection: MemorySelection | None = None, *, force: bool = True
     ) -> int: ...
 
     async def nearest(
@@ -190,7 +190,7 @@ class MemoryVerbs(Protocol):
         *,
         limit: int = 3,
         matches: Callable[[MemoryRecord], bool] | None = None,
-    ) -> Sequence[Near]: ...
+    ) -> Sequence[NearestMemory]: ...
 
     async def revisions(
         self,

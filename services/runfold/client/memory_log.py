@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from runfold.client.connection import LogConnection
-from runfold.client.memory import MemoriesWanted, Published
+from runfold.client.memory import MemorySelection, Published
 from runfold.client.pages import ListPlace, page_of
 from runfold.log.settings import LogSettings
 from runfold.log.shared import deciding, partitions_of, read_counting
@@ -111,18 +111,18 @@ class LogMemoryReader:
         return revision if revision is not None and revision.expires_at > datetime.now(UTC) else None
 
     async def list(
-        self, bank_id: str, wanted: MemoriesWanted, *, limit: int, cursor: str | None
+        self, bank_id: str, selection: MemorySelection, *, limit: int, cursor: str | None
     ) -> tuple[list[MemoryRecord], str | None]:
         folded = await fold_memories(self._settings, partitions_of(self._topics.memories))
         placed = [
-            (ListPlace(getattr(record, wanted.order), memory_key(bank_id, record.memory_id)), record)
+            (ListPlace(getattr(record, selection.order), memory_key(bank_id, record.memory_id)), record)
             for record in map(_unexpired, folded.records.values())
             if record is not None
             and record.bank_id == bank_id
-            and wanted.scope in (None, record.memory.scope)
-            and (wanted.matches is None or wanted.matches(record))
+            and selection.scope in (None, record.memory.scope)
+            and (selection.matches is None or selection.matches(record))
         ]
-        return page_of(placed, limit=limit, cursor=cursor, ascending=wanted.ascending)
+        return page_of(placed, limit=limit, cursor=cursor, ascending=selection.ascending)
 
     async def _of(self, bank_id: str, memory_id: str) -> LoggedMemories:
         return await fold_memories(self._settings, [deciding(self._topics, memory_key(bank_id, memory_id))])

@@ -18,7 +18,7 @@ from runfold_schemas.topics import check_session_id
 
 
 @dataclass(frozen=True, slots=True)
-class EventsWanted:
+class EventSelection:
     """Selects events of a session. A field that is None or empty does not restrict.
 
     Of the events that match, the last `newest` are taken, and of those the first `limit`. Events
@@ -36,7 +36,7 @@ class EventsWanted:
     limit: int | None = None
 
 
-class Logged(NamedTuple):
+class RecordedEvent(NamedTuple):
     """An event as it is in the log. `log_time` is the broker's append time, in milliseconds since
     1970; `outcome` is "accepted" or "late"; `value` is the event as JSON.
     """
@@ -60,7 +60,7 @@ class Session:
     """
     state: Mapping[str, Any]
     """The session's own keys, and the shared keys with their prefixes `app:` and `user:`."""
-    events: Sequence[Logged] = field(default=(), repr=False)
+    events: Sequence[RecordedEvent] = field(default=(), repr=False)
 
     @property
     def session_id(self) -> str:
@@ -86,8 +86,8 @@ class SessionReader(Protocol):
     async def find(self, session_id: str) -> SessionRecord | None:
         """The session's record, also if the session has expired."""
 
-    async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
-        """The session with its state. With its events, unless `wanted` is None."""
+    async def view(self, record: SessionRecord, selection: EventSelection | None) -> Session:
+        """The session with its state. With its events, unless `selection` is None."""
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
         """The values of these scopes, by key."""
@@ -121,18 +121,18 @@ def shared_scopes(record: SessionRecord) -> list[str]:
     return [app_scope(record.app), user_scope(record.app, record.user)]
 
 
-def is_wanted(offset: int, event: AnyEvent, wanted: EventsWanted) -> bool:
+def is_selected(offset: int, event: AnyEvent, selection: EventSelection) -> bool:
     """Whether the event matches, `newest` and `limit` aside."""
     return (
-        offset >= wanted.first_offset
-        and (wanted.end_offset is None or offset < wanted.end_offset)
-        and is_shown(event.type, wanted.types)
-        and (wanted.since is None or event.timestamp >= wanted.since)
+        offset >= selection.first_offset
+        and (selection.end_offset is None or offset < selection.end_offset)
+        and is_shown(event.type, selection.types)
+        and (selection.since is None or event.timestamp >= selection.since)
     )
 
 
 def is_shown(kind: str, types: frozenset[str]) -> bool:
-    """Whether events of this kind are included. `types` is that of `EventsWanted`."""
+    """Whether events of this kind are included. `types` is that of `EventSelection`."""
     return kind in types if types else kind not in ABOUT_THE_RUN
 
 
@@ -155,7 +155,7 @@ class SessionVerbs(Protocol):
         event_id: str | None = None,
     ) -> Session: ...
 
-    async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session: ...
+    async def view(self, session_id: str, selection: EventSelection | None = None) -> Session: ...
 
     async def app_state(self, app: str) -> dict[str, Any]: ...
 

@@ -8,7 +8,14 @@ from typing import Any
 
 from runfold.client.connection import LogConnection
 from runfold.client.pages import ListPlace, page_of
-from runfold.client.session import EventsWanted, Logged, Session, has_expired, is_wanted, shared_scopes
+from runfold.client.session import (
+    EventSelection,
+    RecordedEvent,
+    Session,
+    has_expired,
+    is_selected,
+    shared_scopes,
+)
 from runfold.log.catalog import partition_of
 from runfold.log.reader import LogGoneError
 from runfold.log.settings import LogSettings
@@ -32,8 +39,8 @@ class LogSessionReader:
         folded = await self._folded({partition_of(session_key(session_id))})
         return folded.sessions.get(session_id)
 
-    async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
-        return await self._session(record, await self.values(shared_scopes(record)), wanted)
+    async def view(self, record: SessionRecord, selection: EventSelection | None) -> Session:
+        return await self._session(record, await self.values(shared_scopes(record)), selection)
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
         return _values_of(await self._folded({partition_of(scope) for scope in scopes}), scopes)
@@ -65,7 +72,7 @@ class LogSessionReader:
         return await fold_shared(self._connection.entered().settings, partitions)
 
     async def _session(
-        self, record: SessionRecord, shared: Mapping[str, Any], wanted: EventsWanted | None
+        self, record: SessionRecord, shared: Mapping[str, Any], selection: EventSelection | None
     ) -> Session:
         log = self._connection.entered().log_of(life_of(record))
         history = [admitted async for admitted in log.history()]
@@ -76,7 +83,7 @@ class LogSessionReader:
             next_offset=history[-1].record.offset + 1 if history else 0,
             last_offset=max((admitted.record.offset for admitted in history if admitted.counts), default=-1),
             state={**own, **shared},
-            events=events_of(history, wanted) if wanted is not None else (),
+            events=events_of(history, selection) if selection is not None else (),
         )
 
 
@@ -92,19 +99,19 @@ async def fold_shared(settings: LogSettings, partitions: Iterable[int]) -> Share
     return folded
 
 
-def events_of(history: Sequence[Admitted], wanted: EventsWanted) -> list[Logged]:
+def events_of(history: Sequence[Admitted], selection: EventSelection) -> list[RecordedEvent]:
     """The events of a history that match."""
     events = [
-        Logged(
+        RecordedEvent(
             admitted.record.offset, admitted.record.log_time, admitted.outcome, admitted.record.value or b""
         )
         for admitted in history
         if admitted.counts
         and admitted.event is not None
-        and is_wanted(admitted.record.offset, admitted.event, wanted)
+        and is_selected(admitted.record.offset, admitted.event, selection)
     ]
-    newest = events if wanted.newest is None else events[max(0, len(events) - wanted.newest) :]
-    return newest[: wanted.limit]
+    newest = events if selection.newest is None else events[max(0, len(events) - selection.newest) :]
+    return newest[: selection.limit]
 
 
 def _values_of(folded: SharedFold, scopes: Sequence[str]) -> dict[str, Any]:

@@ -20,7 +20,14 @@ from runfold.client.appender import Position
 from runfold.client.connection import LogConnection
 from runfold.client.envelope import Envelope
 from runfold.client.records import outgoing
-from runfold.client.session import EventsWanted, Session, SessionReader, existing, has_expired, shared_scopes
+from runfold.client.session import (
+    EventSelection,
+    Session,
+    SessionReader,
+    existing,
+    has_expired,
+    shared_scopes,
+)
 from runfold.client.session_appender import SessionAppender, forwarding
 from runfold.client.session_state import naming_state_key
 from runfold.ids import new_event_id, new_log_id, uuid7
@@ -152,19 +159,19 @@ class Sessions:
         values = await self._reader.values(shared_scopes(record))
         return _new_session(record, opening, values), True
 
-    async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session:
-        """The session with its state. With `wanted`, also with the events that match it. Raises
+    async def view(self, session_id: str, selection: EventSelection | None = None) -> Session:
+        """The session with its state. With `selection`, also with the events that match it. Raises
         `SessionNotFoundError`.
         """
         record = await existing(self._reader, session_id)
         try:
-            return await self._reader.view(record, wanted)
+            return await self._reader.view(record, selection)
         except UnavailableError:
             # The reader fails if the log was deleted while it was read.
             current = await existing(self._reader, session_id)
             if current.run_id == record.run_id:
                 raise
-            return await self._reader.view(current, wanted)
+            return await self._reader.view(current, selection)
 
     async def app_state(self, app: str) -> dict[str, Any]:
         """The state that all users of an app share, by key."""
@@ -273,7 +280,7 @@ class Sessions:
         """The session, if `event_id` has created it. Raises `SessionConflictError` if not."""
         if event_id is None:
             raise SessionConflictError(record.session_id)
-        opening = EventsWanted(types=frozenset({"run_opened"}), end_offset=1)
+        opening = EventSelection(types=frozenset({"run_opened"}), end_offset=1)
         session = await self._reader.view(record, opening)
         if not any(decode(logged.value).event_id == event_id for logged in session.events):
             raise SessionConflictError(record.session_id)

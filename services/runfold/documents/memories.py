@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from runfold.client.memory import Near, RevisionOptions
+from runfold.client.memory import NearestMemory, RevisionOptions
 from runfold.documents.fields import CreationId, Expiring
 from runfold.http.requests import RequestBody
 from runfold_projections.memory import BankRecord, MemoryRecord, Revision
@@ -172,12 +172,12 @@ class NearMemory(BaseModel):
     )
 
     @classmethod
-    def of(cls, near: Near) -> Self:
+    def of(cls, near: NearestMemory) -> Self:
         return cls(memory=MemoryDocument.of(near.record), distance=near.distance)
 
-    def near(self) -> Near:
+    def near(self) -> NearestMemory:
         """The memory and its distance. Without a query the distance is 0."""
-        return Near(self.memory.record(), self.distance if self.distance is not None else 0.0)
+        return NearestMemory(self.memory.record(), self.distance if self.distance is not None else 0.0)
 
 
 class Retrieved(BaseModel):

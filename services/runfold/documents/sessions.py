@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from runfold.client.session import Logged, Session
+from runfold.client.session import RecordedEvent, Session
 from runfold.documents.fields import CreationId, Expiring
 from runfold_projections.run import RunRecord
 from runfold_projections.session import SessionRecord
@@ -86,7 +86,7 @@ class SessionDocument(BaseModel):
             last_offset=session.last_offset,
         )
 
-    def session(self, events: Sequence[Logged] = ()) -> Session:
+    def session(self, events: Sequence[RecordedEvent] = ()) -> Session:
         """The session that the document describes. A document does not have the id of the log, and
         not the run's counts of events.
         """
@@ -183,7 +183,7 @@ def whole_lines(session: Session) -> Iterator[bytes]:
         yield b"".join(b"%b\n" % _one_line(event_json(logged)) for logged in chunk)
 
 
-def event_json(logged: Logged) -> bytes:
+def event_json(logged: RecordedEvent) -> bytes:
     # `event` is the last member, so that a client can split the line without parsing the event.
     members = (logged.offset, logged.log_time, logged.outcome.encode(), logged.value)
     return b'{"offset":%d,"log_time":%d,"outcome":"%b","event":%b}' % members
@@ -209,11 +209,11 @@ def sessions_of(body: bytes) -> tuple[list[Session], str | None]:
     return [document.session() for document in page.sessions], page.next_cursor
 
 
-def _logged(line: bytes) -> Logged:
+def _logged(line: bytes) -> RecordedEvent:
     # No member before the event can contain these bytes, and the event is the last in its line.
     head, _, value = line.partition(b',"event":')
     facts = json.loads(head + b"}")
-    return Logged(facts["offset"], facts["log_time"], facts["outcome"], value.removesuffix(b"}"))
+    return RecordedEvent(facts["offset"], facts["log_time"], facts["outcome"], value.removesuffix(b"}"))
 
 
 def _one_line(text: bytes) -> bytes:

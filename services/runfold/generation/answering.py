@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from runfold.client.appender import Appender
 from runfold.client.memories import Memories
-from runfold.client.memory import Near
+from runfold.client.memory import NearestMemory
 from runfold.generation.changes import Change, change_of
 from runfold.generation.consolidation import FindNearby, consolidate
 from runfold.generation.model import MemoryModel
@@ -232,7 +232,7 @@ class Answers:
         def matches(record: MemoryRecord) -> bool:
             return exact is None or record.memory.metadata == exact
 
-        async def find_nearby(text: str) -> Sequence[Near]:
+        async def find_nearby(text: str) -> Sequence[NearestMemory]:
             return await self._memories.nearest(bank_id, scope, text, limit=_NEARBY_MAX, matches=matches)
 
         return find_nearby

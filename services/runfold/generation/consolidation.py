@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from runfold.client.memory import Near
+from runfold.client.memory import NearestMemory
 from runfold.generation.facts import DistinctFact, are_same_fact, distinct, normalised
 from runfold.generation.model import Action, MemoryModel
 from runfold.generation.options import NewFact
@@ -29,7 +29,7 @@ _ACTIONS_MAX: Final = 200
 
 _log = logging.getLogger(__name__)
 
-FindNearby = Callable[[str], Awaitable[Sequence[Near]]]
+FindNearby = Callable[[str], Awaitable[Sequence[NearestMemory]]]
 """Finds the memories of the scope that are nearest to a text and may be changed, the nearest first.
 """
 
@@ -65,7 +65,7 @@ async def consolidate(
 
 
 class _Consolidation:
-    def __init__(self, facts: Sequence[DistinctFact], near: Sequence[Sequence[Near]]) -> None:
+    def __init__(self, facts: Sequence[DistinctFact], near: Sequence[Sequence[NearestMemory]]) -> None:
         self.decisions: list[Decision] = []
         self._decision_by_memory: dict[str, Decision] = {}
         self._facts = facts
@@ -158,5 +158,5 @@ def _has_text(record: MemoryRecord, text: str) -> bool:
     return normalised(record.memory.fact) == normalised(text)
 
 
-def _distance(near: Near) -> float:
+def _distance(near: NearestMemory) -> float:
     return near.distance

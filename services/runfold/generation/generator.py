@@ -16,7 +16,7 @@ from typing import Any
 from runfold.client.appender import Appender
 from runfold.client.memories import Memories
 from runfold.client.runfold import Runfold
-from runfold.client.session import EventsWanted
+from runfold.client.session import EventSelection
 from runfold.client.sessions import Sessions
 from runfold.generation.answering import Answers, Trigger, give_up, log_run_id, trigger_options
 from runfold.generation.extraction import extract
@@ -154,7 +154,7 @@ class Generator:
         return [entry async for entry in log.entries(first_offset=data.first_offset, end=data.end_offset)]
 
     async def _read_session(self, source: SessionSource) -> Log:
-        session = await self.sessions.view(source.session_id, EventsWanted(since=source.since))
+        session = await self.sessions.view(source.session_id, EventSelection(since=source.since))
         events = [(logged.offset, decode(logged.value)) for logged in session.events]
         return [
             (offset, event)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 
-from runfold.client.memory import MemoriesWanted, Published
+from runfold.client.memory import MemorySelection, Published
 from runfold.log.shared import deciding
 from runfold.query.shared import SharedReader
 from runfold.store.memories import cursor_after
@@ -86,24 +86,24 @@ class StoredMemories:
         return await edition.revisions.get(key, offset, now=datetime.now(UTC)) if offset is not None else None
 
     async def list(
-        self, bank_id: str, wanted: MemoriesWanted, *, limit: int, cursor: str | None
+        self, bank_id: str, selection: MemorySelection, *, limit: int, cursor: str | None
     ) -> tuple[list[MemoryRecord], str | None]:
         edition = await self._shared.edition_of_topic(self._topics.memories)
         if edition is None:
             return [], None
         listed = edition.memories.list(
             bank_id,
-            scope=wanted.scope,
-            order=wanted.order,
-            ascending=wanted.ascending,
+            scope=selection.scope,
+            order=selection.order,
+            ascending=selection.ascending,
             now=datetime.now(UTC),
             cursor=cursor,
         )
         page: list[MemoryRecord] = []
         async with aclosing(listed):
             async for record in listed:
-                if wanted.matches is None or wanted.matches(record):
+                if selection.matches is None or selection.matches(record):
                     page.append(record)
                 if len(page) > limit:
-                    return page[:limit], cursor_after(page[limit - 1], order=wanted.order)
+                    return page[:limit], cursor_after(page[limit - 1], order=selection.order)
         return page, None

@@ -10,7 +10,14 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from runfold.client.session import EventsWanted, Logged, Session, is_shown, is_wanted, shared_scopes
+from runfold.client.session import (
+    EventSelection,
+    RecordedEvent,
+    Session,
+    is_selected,
+    is_shown,
+    shared_scopes,
+)
 from runfold.log.reader import LogGoneError
 from runfold.log.shared import deciding
 from runfold.query.history import History, Slice, SnapshotHistory
@@ -53,7 +60,7 @@ class StoredSessions:
             return None
         return (await edition.sessions.get([session_id])).get(session_id)
 
-    async def view(self, record: SessionRecord, wanted: EventsWanted | None) -> Session:
+    async def view(self, record: SessionRecord, selection: EventSelection | None) -> Session:
         scopes = shared_scopes(record)
         at = self._run_partition(record)
         ends = await self._shared.ends({*(deciding(self._topics, scope) for scope in scopes), at})
@@ -61,10 +68,10 @@ class StoredSessions:
         if end is None:
             raise LogGoneError(at.topic)
         shared = await self._values(await self._shared.edition_at(ends), scopes)
-        return await self._session(record, end, shared, wanted)
+        return await self._session(record, end, shared, selection)
 
     async def _session(
-        self, record: SessionRecord, end: int, shared: Mapping[str, Any], wanted: EventsWanted | None
+        self, record: SessionRecord, end: int, shared: Mapping[str, Any], selection: EventSelection | None
     ) -> Session:
         history, own = await self._history(life_of(record), end)
         run, last_offset = history.base, history.base_last_offset
@@ -77,7 +84,7 @@ class StoredSessions:
                 changes = own_changes(admitted).items()
                 own |= {key: value for key, value in changes if _is_later(own, key, value)}
             await asyncio.sleep(0)
-        events = await _events(history, wanted) if wanted is not None else ()
+        events = await _events(history, selection) if selection is not None else ()
         return Session(record, run, history.end, last_offset, {**_plain(own), **shared}, events)
 
     async def _history(self, life: Life, end: int) -> tuple[History, dict[str, Value]]:
@@ -166,63 +173,63 @@ class StoredSessions:
         return await self._views(edition, records), following
 
 
-async def _events(history: History, wanted: EventsWanted) -> list[Logged]:
+async def _events(history: History, selection: EventSelection) -> list[RecordedEvent]:
     """The matching events, as they are in the log. They are decoded only if their time matters."""
-    if wanted.newest is None:
-        return await _events_from(history, wanted, wanted.first_offset, limit=wanted.limit)
-    if wanted.newest == 0:
+    if selection.newest is None:
+        return await _events_from(history, selection, selection.first_offset, limit=selection.limit)
+    if selection.newest == 0:
         return []
-    begin = await _begin_of_newest(history, wanted)
-    kept = await _events_from(history, wanted, begin)
-    return kept[-wanted.newest :][: wanted.limit]
+    begin = await _begin_of_newest(history, selection)
+    kept = await _events_from(history, selection, begin)
+    return kept[-selection.newest :][: selection.limit]
 
 
-async def _begin_of_newest(history: History, wanted: EventsWanted) -> int:
+async def _begin_of_newest(history: History, selection: EventSelection) -> int:
     """The offset from which to read for the newest events: near the end, unless the filter looks at
     more than types.
     """
-    if not isinstance(history, SnapshotHistory) or wanted.since or wanted.end_offset is not None:
-        return wanted.first_offset
-    begin = await history.begin_of_last(wanted.newest or 0, lambda counts: _count_shown(counts, wanted))
-    return max(begin, wanted.first_offset)
+    if not isinstance(history, SnapshotHistory) or selection.since or selection.end_offset is not None:
+        return selection.first_offset
+    begin = await history.begin_of_last(selection.newest or 0, lambda counts: _count_shown(counts, selection))
+    return max(begin, selection.first_offset)
 
 
 async def _events_from(
-    history: History, wanted: EventsWanted, begin: int, *, limit: int | None = None
-) -> list[Logged]:
-    events: list[Logged] = []
-    async with aclosing(history.slices(first_offset=begin, end=wanted.end_offset)) as slices:
+    history: History, selection: EventSelection, begin: int, *, limit: int | None = None
+) -> list[RecordedEvent]:
+    events: list[RecordedEvent] = []
+    async with aclosing(history.slices(first_offset=begin, end=selection.end_offset)) as slices:
         async for slice_ in slices:
-            events += _events_of(slice_, wanted)
+            events += _events_of(slice_, selection)
             if limit is not None and len(events) >= limit:
                 break
             await asyncio.sleep(0)
     return events[:limit]
 
 
-def _count_shown(counts: Mapping[str, int], wanted: EventsWanted) -> int:
-    return sum(count for kind, count in counts.items() if is_shown(kind, wanted.types))
+def _count_shown(counts: Mapping[str, int], selection: EventSelection) -> int:
+    return sum(count for kind, count in counts.items() if is_shown(kind, selection.types))
 
 
-def _events_of(slice_: Slice, wanted: EventsWanted) -> list[Logged]:
-    shown = [is_shown(kind, wanted.types) for kind in slice_.types]
+def _events_of(slice_: Slice, selection: EventSelection) -> list[RecordedEvent]:
+    shown = [is_shown(kind, selection.types) for kind in slice_.types]
     if not any(shown):
         return []
     records, outcomes = slice_.counting()
-    if wanted.since is not None or not all(shown):
-        records = [record for record in records if _is_wanted(record, wanted)]
+    if selection.since is not None or not all(shown):
+        records = [record for record in records if _is_selected(record, selection)]
     return [
-        Logged(offset, log_time, outcomes.get(offset, "accepted"), value or b"")
+        RecordedEvent(offset, log_time, outcomes.get(offset, "accepted"), value or b"")
         for offset, log_time, _, _, value in records
     ]
 
 
-def _is_wanted(record: Record, wanted: EventsWanted) -> bool:
+def _is_selected(record: Record, selection: EventSelection) -> bool:
     kind = next((value for name, value in record.headers if name == "ce_type" and value), None)
-    if kind is None or wanted.since is not None:
+    if kind is None or selection.since is not None:
         # A record may lack the header, and no header is sure to have the event's time.
-        return is_wanted(record.offset, decode(record.value), wanted)
-    return is_shown(kind.decode(), wanted.types)
+        return is_selected(record.offset, decode(record.value), selection)
+    return is_shown(kind.decode(), selection.types)
 
 
 def _join(values: Mapping[str, Mapping[str, Value]], scopes: Sequence[str]) -> dict[str, Any]:

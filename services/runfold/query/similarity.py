@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from runfold.client.memory import Near
+from runfold.client.memory import NearestMemory
 from runfold.embeddings import Embedder
 from runfold.embeddings.embedder import Vector
 from runfold.embeddings.nearest import Neighbour, nearest
@@ -58,7 +58,7 @@ class StoredSimilarity:
         *,
         limit: int,
         matches: Callable[[MemoryRecord], bool] | None,
-    ) -> list[Near]:
+    ) -> list[NearestMemory]:
         embedder = await self._embedder()
         embedding = asyncio.create_task(embedder.embed([query]))
         try:
@@ -147,8 +147,8 @@ async def _read_nearest(
     limit: int,
     matches: Callable[[MemoryRecord], bool] | None,
     now: datetime,
-) -> list[Near]:
-    nearest_memories: list[Near] = []
+) -> list[NearestMemory]:
+    nearest_memories: list[NearestMemory] = []
     at_once = limit if matches is None else max(limit, _READ_AT_ONCE)
     for begin in range(0, len(ranked), at_once):
         page = ranked[begin : begin + at_once]
@@ -156,7 +156,7 @@ async def _read_nearest(
         for neighbour in page:
             record = records.get(names[neighbour.row].key)
             if record is not None and (matches is None or matches(record)):
-                nearest_memories.append(Near(record, neighbour.distance))
+                nearest_memories.append(NearestMemory(record, neighbour.distance))
         if len(nearest_memories) >= limit:
             break
     return nearest_memories[:limit]

@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from runfold.client.appender import Position
 from runfold.client.memories import Memories
-from runfold.client.memory import MemoriesWanted, MemoryVerbs, Near, RevisionOptions
+from runfold.client.memory import MemorySelection, MemoryVerbs, NearestMemory, RevisionOptions
 from runfold.client.memory_changes import check_fields
 from runfold.documents.generation import GeneratedMemories, StreamPosition
 from runfold.documents.memories import (
@@ -147,7 +147,7 @@ class HttpMemories:
     async def list(
         self,
         bank_id: str,
-        wanted: MemoriesWanted | None = None,
+        selection: MemorySelection | None = None,
         *,
         limit: int = 50,
         cursor: str | None = None,
@@ -155,9 +155,9 @@ class HttpMemories:
         """As `Memories.list`, with a `limit` up to 1,000. A key of `scope` must not contain a
         colon.
         """
-        wanted = _sendable(wanted)
-        parameters = {"order": wanted.order, "ascending": wanted.ascending, **_paging(limit, cursor)}
-        parameters["scope"] = pairs(wanted.scope or {}, field="scope")
+        selection = _sendable(selection)
+        parameters = {"order": selection.order, "ascending": selection.ascending, **_paging(limit, cursor)}
+        parameters["scope"] = pairs(selection.scope or {}, field="scope")
         body = await self._client.call("GET", f"{_path(bank_id)}/memories", params=parameters)
         page = MemoryPage.model_validate_json(body)
         return [document.record() for document in page.memories], page.next_cursor
@@ -192,9 +192,11 @@ class HttpMemories:
         path = f"{_path(bank_id, memory_id)}/rollback"
         return _memory(await self._client.call("POST", path, json=_json(request)))
 
-    async def purge(self, bank_id: str, wanted: MemoriesWanted | None = None, *, force: bool = True) -> int:
+    async def purge(
+        self, bank_id: str, selection: MemorySelection | None = None, *, force: bool = True
+    ) -> int:
         """As `Memories.purge`."""
-        request = {"scope": _sendable(wanted).scope, "force": force}
+        request = {"scope": _sendable(selection).scope, "force": force}
         body = await self._client.call("POST", f"{_path(bank_id)}/memories/purge", json=_json(request))
         return Purged.model_validate_json(body).count
 
@@ -206,7 +208,7 @@ class HttpMemories:
         *,
         limit: int = 3,
         matches: Callable[[MemoryRecord], bool] | None = None,
-    ) -> Sequence[Near]:
+    ) -> Sequence[NearestMemory]:
         """As `Memories.nearest`, with a `limit` up to 100 and a query that is not empty. Raises
         `InvalidEventError` for `matches`.
         """
@@ -290,14 +292,14 @@ def _paging(limit: int, cursor: str | None) -> dict[str, Any]:
     return {"limit": limit, **({"cursor": cursor} if cursor is not None else {})}
 
 
-def _sendable(wanted: MemoriesWanted | None) -> MemoriesWanted:
+def _sendable(selection: MemorySelection | None) -> MemorySelection:
     """The selection. Raises `InvalidEventError` if it cannot be sent over HTTP."""
-    wanted = wanted or MemoriesWanted()
-    if wanted.matches is not None:
+    selection = selection or MemorySelection()
+    if selection.matches is not None:
         raise _no_filter()
-    if wanted.scope is not None and not wanted.scope:
+    if selection.scope is not None and not selection.scope:
         raise InvalidEventError("scope: it is empty, and no memory has an empty scope", field="scope")
-    return wanted
+    return selection
 
 
 def _no_filter() -> InvalidEventError:

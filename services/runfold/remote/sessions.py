@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from runfold.client.appender import Position
 from runfold.client.envelope import Envelope, event_of, naming_index
-from runfold.client.session import EventsWanted, Session, SessionVerbs
+from runfold.client.session import EventSelection, Session, SessionVerbs
 from runfold.client.session_state import check_state, naming_state_key
 from runfold.client.sessions import Sessions
 from runfold.documents.sessions import session_of, session_of_lines, sessions_of
@@ -86,11 +86,11 @@ class HttpSessions:
         }
         return session_of(await self._client.call("POST", "sessions", json=_dumped(request)))
 
-    async def view(self, session_id: str, wanted: EventsWanted | None = None) -> Session:
+    async def view(self, session_id: str, selection: EventSelection | None = None) -> Session:
         """As `Sessions.view`. An event's bytes are those of the log, but for line breaks between
         its tokens.
         """
-        parameters = {"include": "events", **_parameters(wanted)} if wanted is not None else {}
+        parameters = {"include": "events", **_parameters(selection)} if selection is not None else {}
         body = await self._client.call("GET", _path(session_id), params=parameters, headers=_LINES)
         return session_of_lines(body)
 
@@ -188,14 +188,14 @@ def _changes(display_name: str | None, ttl: timedelta | None, expires_at: dateti
     return {**changes, "expires_at": expires_at.isoformat()} if expires_at is not None else changes
 
 
-def _parameters(wanted: EventsWanted) -> dict[str, Any]:
+def _parameters(selection: EventSelection) -> dict[str, Any]:
     parameters = {
-        "type": sorted(wanted.types),
-        "first_offset": wanted.first_offset or None,
-        "end_offset": wanted.end_offset,
-        "since": wanted.since.isoformat() if wanted.since else None,
-        "newest": wanted.newest,
-        "limit": wanted.limit,
+        "type": sorted(selection.types),
+        "first_offset": selection.first_offset or None,
+        "end_offset": selection.end_offset,
+        "since": selection.since.isoformat() if selection.since else None,
+        "newest": selection.newest,
+        "limit": selection.limit,
     }
     return {name: value for name, value in parameters.items() if value not in (None, [])}
 

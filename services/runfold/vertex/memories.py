@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from runfold.client.memories import Memories
-from runfold.client.memory import MemoriesWanted
+from runfold.client.memory import MemorySelection
 from runfold.vertex.app import RouteGroup, resource_routes
 from runfold.vertex.engines import bank_id
 from runfold.vertex.errors import WireError
@@ -201,7 +201,7 @@ def _checked_memory_id(text: str) -> str:
     return text
 
 
-def _ordered(query: MemoriesWanted, order: str | None) -> MemoriesWanted:
+def _ordered(query: MemorySelection, order: str | None) -> MemorySelection:
     """The query with the order of the request. Raises `InvalidEventError`."""
     field, _, direction = " ".join((order or "create_time desc").split()).partition(" ")
     by, ascending = _ORDERS.get(camel_name(field)), _DIRECTIONS.get(direction.lower())
@@ -210,7 +210,7 @@ def _ordered(query: MemoriesWanted, order: str | None) -> MemoriesWanted:
             f"orderBy: {order!r} is not an order: use create_time or update_time, and asc or desc after it",
             field="orderBy",
         )
-    return MemoriesWanted(
+    return MemorySelection(
         scope=query.scope,
         matches=query.matches,
         order="updated_at" if by == "updated_at" else "created_at",

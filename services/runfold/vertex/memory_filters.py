@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from runfold.client.memory import MemoriesWanted
+from runfold.client.memory import MemorySelection
 from runfold.vertex.filters import equalities, matches, parse_filter
 from runfold.vertex.memory_documents import FILTER_FIELDS, MetadataValue, filter_value
 from runfold.vertex.messages import Message
@@ -62,13 +62,13 @@ class FilterParameters(Message):
         return _combine(_parse_predicate(self.filter), self.filter_groups or [])
 
 
-def memory_query(text: str | None, groups: Sequence[Conjunction] = ()) -> MemoriesWanted:
+def memory_query(text: str | None, groups: Sequence[Conjunction] = ()) -> MemorySelection:
     """The query of a list. If the filter names a whole scope, only memories of that scope are read.
     Raises `InvalidEventError`.
     """
     scope = equalities(parse_filter(text, FILTER_FIELDS)).get(("scope",))
     texts = {str(key): str(value) for key, value in scope.items()} if isinstance(scope, dict) else None
-    return MemoriesWanted(scope=texts, matches=_combine(_parse_predicate(text), groups))
+    return MemorySelection(scope=texts, matches=_combine(_parse_predicate(text), groups))
 
 
 def _parse_predicate(text: str | None) -> Predicate | None:

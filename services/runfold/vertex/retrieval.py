@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from runfold.client.memories import Memories
-from runfold.client.memory import MemoriesWanted
+from runfold.client.memory import MemorySelection
 from runfold.vertex.app import RouteGroup
 from runfold.vertex.engines import bank_id
 from runfold.vertex.memory_documents import NATURAL_LANGUAGE, MemoryMessage
@@ -119,7 +119,7 @@ async def _retrieve_nearest(
 
 
 async def _retrieve_newest(memories: Memories, engine: Name, message: Retrieve) -> RetrieveResponse:
-    query = MemoriesWanted(scope=message.scope, matches=message.predicate())
+    query = MemorySelection(scope=message.scope, matches=message.predicate())
     page = message.simple_retrieval_params
     size, token = (_MAX, None) if page is None else (_size(page.page_size), page.page_token or None)
     records, next_token = await memories.list(engine.engine_id, query, limit=size, cursor=token)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runfold.client.session import EventsWanted, Logged, Session
+from runfold.client.session import EventSelection, RecordedEvent, Session
 from runfold.client.sessions import Sessions
 from runfold.vertex.filters import Filter, Path, matches, parse_filter
 from runfold.vertex.messages import rfc3339
@@ -25,11 +25,11 @@ from runfold_schemas.data import TURN_ID_LENGTH_MAX
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.sessions import FrameworkEvent
 
-_QUERY: Final = EventsWanted(types=frozenset({"framework_event"}))
+_QUERY: Final = EventSelection(types=frozenset({"framework_event"}))
 
 _OFFSET_MAX: Final = 2**63 - 1
 
-_View = Callable[[EventsWanted], Awaitable[Session]]
+_View = Callable[[EventSelection], Awaitable[Session]]
 """Reads a session with some of its events."""
 
 
@@ -110,7 +110,9 @@ def _remove_temporary(event: Any) -> None:
         event["actions"] = {**actions, "stateDelta": without_temporary(delta)}
 
 
-async def _read_page(view: _View, filter_: Filter, request: PageRequest) -> tuple[list[Logged], str | None]:
+async def _read_page(
+    view: _View, filter_: Filter, request: PageRequest
+) -> tuple[list[RecordedEvent], str | None]:
     """A page of events in the order of their times.
 
     The order is known only after all events are read. Nearly always it is the order of the log:
@@ -134,13 +136,13 @@ async def _read_page(view: _View, filter_: Filter, request: PageRequest) -> tupl
 
 
 def _first(
-    events: Sequence[Logged],
+    events: Sequence[RecordedEvent],
     filter_: Filter,
     size: int,
     *,
     after: _SortKey | None = None,
     end: int | None = None,
-) -> tuple[list[Logged], str | None]:
+) -> tuple[list[RecordedEvent], str | None]:
     """The first `size` events that the filter matches, and the token of the next page if there are
     more. `end` is the offset up to which the log is known to be sorted; without it, `events` are
     all events of the session.
@@ -156,7 +158,7 @@ def _first(
     return shown, token_of(*keys[size - 1])
 
 
-def _sort_keys(events: Sequence[Logged], filter_: Filter) -> list[_SortKey]:
+def _sort_keys(events: Sequence[RecordedEvent], filter_: Filter) -> list[_SortKey]:
     """The sort keys of the events that the filter matches, in the order of the log."""
     heads = _HEADS.validate_json(b"[%b]" % b",".join(event.value for event in events))
     return [
@@ -170,6 +172,6 @@ def _time_of(head: _Head, _: Path) -> datetime:
     return head.timestamp
 
 
-def _wire_form(logged: Logged, session: Name) -> Mapping[str, Any]:
+def _wire_form(logged: RecordedEvent, session: Name) -> Mapping[str, Any]:
     event = _Whole.model_validate_json(logged.value)
     return {**event.data.body, "name": str(session.child("events", event.event_id))}
