@@ -15,6 +15,9 @@ from runfold_schemas.errors import InvalidEventError
 
 ValuesT = TypeVar("ValuesT")
 
+PAGE_MAX: Final = 1000
+"""The most entries that a page of a list has."""
+
 _OFFSET_DIGITS_MAX: Final = 18
 """All numbers with so many digits fit into 64 bits, the range of MongoDB's integers."""
 
@@ -27,9 +30,17 @@ def encode_cursor(*values: Any) -> str:
 def decode_cursor(cursor: str, values: TypeAdapter[ValuesT]) -> ValuesT:
     """The values in a cursor. Raises `InvalidEventError` for a cursor with other values."""
     try:
-        return values.validate_json(base64.urlsafe_b64decode(cursor.encode()))
+        return values.validate_json(decode_text(cursor))
     except ValueError as error:
         raise foreign_cursor() from error
+
+
+def decode_text(cursor: str) -> bytes:
+    """The JSON in a cursor, with or without the padding of base64. Raises `ValueError` for other
+    text.
+    """
+    padding = "=" * (-len(cursor) % 4)
+    return base64.b64decode(cursor + padding, altchars=b"-_", validate=True)
 
 
 def encode_offset(offset: int) -> str:

@@ -35,7 +35,10 @@ RESTORABLE: Final = timedelta(hours=48)
 SCOPE_PAIRS_MAX: Final = 5
 
 MemoryId = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00]+$")]
-Fact = Annotated[str, StringConstraints(min_length=1, max_length=20_000)]
+FACT_LENGTH_MAX: Final = 20_000
+"""Of a fact, and of a query that is compared with facts, in characters."""
+
+Fact = Annotated[str, StringConstraints(min_length=1, max_length=FACT_LENGTH_MAX)]
 TopicLabel = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 ManagedTopic = Literal[

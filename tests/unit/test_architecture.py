@@ -29,11 +29,7 @@ def test_the_architecture_has_the_layers_of_the_contract_and_of_the_tree():
     rows = re.findall(r"^\| (\d+) \| `([\w.]+)/?` \| \S", ARCHITECTURE, flags=re.MULTILINE)
     in_tree = {path.name for path in SERVICES.iterdir() if path.suffix == ".py" or any(path.glob("*.py"))}
     [contract] = [one for one in PROJECT["tool"]["importlinter"]["contracts"] if one.get("exhaustive")]
-    # What stands in parentheses may be absent.
-    layers = [
-        {name for name in re.findall(r"\w+", layer) if f"({name})" not in layer or f"{name}.py" in in_tree}
-        for layer in contract["layers"]
-    ]
+    layers = [set(re.findall(r"\w+", layer)) for layer in contract["layers"]]
 
     shown = [
         {name.removesuffix(".py") for number, name in rows if int(number) == layer}

@@ -39,7 +39,7 @@ from runfold_schemas.errors import (
     MemoryConflictError,
     MemoryNotFoundError,
 )
-from runfold_schemas.memories import Moment
+from runfold_schemas.memories import FACT_LENGTH_MAX, Moment
 
 _NO_SESSION: Final = "events"
 """The stream of events that are added without a session."""
@@ -47,7 +47,6 @@ _NO_SESSION: Final = "events"
 _CREDENTIALS: Final = "adk_request_credential"
 """The name of ADK's function call that asks a user for secrets."""
 
-_QUERY_LENGTH_MAX: Final = 20_000
 
 AnswerT = TypeVar("AnswerT")
 
@@ -211,7 +210,7 @@ class RunfoldMemoryService(BaseMemoryService):
                 selection = MemorySelection(scope=scope, order="updated_at")
                 return (await verbs.memories.list(self._bank, selection, limit=self._found_max))[0]
             near = await verbs.memories.nearest(
-                self._bank, scope, query[:_QUERY_LENGTH_MAX], limit=self._found_max
+                self._bank, scope, query[:FACT_LENGTH_MAX], limit=self._found_max
             )
             return [memory.record for memory in near]
 

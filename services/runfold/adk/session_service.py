@@ -30,6 +30,7 @@ from runfold.adk.events import adk_errors, events_of, framework_event, json_form
 from runfold.client.session import EventSelection, Session, SessionVerbs
 from runfold_projections.state import without_temporary
 from runfold_schemas.codec import decode, new_event
+from runfold_schemas.cursors import PAGE_MAX
 from runfold_schemas.data import TEMP_PREFIX, TURN_ID_LENGTH_MAX, USER_PREFIX
 from runfold_schemas.errors import (
     InvalidEventError,
@@ -41,7 +42,6 @@ from runfold_schemas.events import AnyEvent
 from runfold_schemas.sessions import FrameworkEvent, joined, parted
 
 _TYPES: Final = frozenset({"framework_event"})
-_PAGE: Final = 1000
 
 _REDELIVERED_WITHIN: Final = 20
 """How many of the newest events of the caller's session are compared with an event to append. The
@@ -194,10 +194,10 @@ class RunfoldSessionService(BaseSessionService):
 
 
 async def _all_sessions(sessions: SessionVerbs, app: str, user: str | None) -> list[Session]:
-    page, cursor = await sessions.list(app=app, user=user, limit=_PAGE)
+    page, cursor = await sessions.list(app=app, user=user, limit=PAGE_MAX)
     stored = list(page)
     while cursor is not None:
-        page, cursor = await sessions.list(app=app, user=user, limit=_PAGE, cursor=cursor)
+        page, cursor = await sessions.list(app=app, user=user, limit=PAGE_MAX, cursor=cursor)
         stored += page
     return stored
 

@@ -65,6 +65,7 @@ from runfold.ingest.events import events_of, located
 from runfold.ingest.requests import EVENTS_BODY
 from runfold.query.parameters import Cursor, EndOffset, FirstOffset, Limit, SessionId, label_filter
 from runfold_schemas.codec import event_types
+from runfold_schemas.cursors import PAGE_MAX
 from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RejectedError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.runs import LIFECYCLE
@@ -92,7 +93,7 @@ Types = Annotated[
 OnlyFirst = Annotated[int | None, Query(ge=0, description="At most this many events, the first that match.")]
 LimitOfEvents = Annotated[
     int | None,
-    Query(ge=1, le=1000, description=f"The largest number of events in the answer; {_LIMIT} by default."),
+    Query(ge=1, le=PAGE_MAX, description=f"The largest number of events in the answer; {_LIMIT} by default."),
 ]
 Accept = Annotated[
     str, Header(description=f"`{NDJSON}`: the session on one line, then each event on a line.")

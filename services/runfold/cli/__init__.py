@@ -3,6 +3,8 @@ errors.
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 _OUR_PACKAGES: Final = ("runfold", "runfold_projections", "runfold_schemas")
@@ -12,10 +14,18 @@ def main() -> None:
     """Runs the command line. The packages that it needs are not among those that agents install; if
     one is missing, a line says how to install them, and the exit code is 1.
     """
-    try:
+    with explain_missing_package():
         from runfold.cli.program import run_program  # noqa: PLC0415
+    run_program()
 
-        run_program()
+
+@contextmanager
+def explain_missing_package() -> Iterator[None]:
+    """For imports alone: what a running service misses has another remedy, and needs its
+    traceback.
+    """
+    try:
+        yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if not package or package in _OUR_PACKAGES:
@@ -27,4 +37,4 @@ def main() -> None:
         sys.exit(1)
 
 
-__all__ = ["main"]
+__all__ = ["explain_missing_package", "main"]

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 
+from runfold.cli import explain_missing_package
 from runfold.settings import Settings, fault_of, unknown_variables, variable
 from runfold_schemas.errors import ConfigurationError, RunfoldError
 
@@ -377,7 +378,8 @@ def _load_command(name: str, function: str | None = None) -> Callable[..., Corou
     Only the module of the command that runs is imported, so that no command waits for the imports
     of others.
     """
-    module = import_module(f"runfold.cli.{name}")
+    with explain_missing_package():
+        module = import_module(f"runfold.cli.{name}")
     command: Callable[..., Coroutine[Any, Any, Any]] = getattr(module, function or name)
     return command
 

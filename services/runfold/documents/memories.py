@@ -13,6 +13,7 @@ from runfold_schemas.codec import first_fault
 from runfold_schemas.data import DisplayName, Labels
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import (
+    FACT_LENGTH_MAX,
     NO_RUN,
     BankConfig,
     ExtractedMemory,
@@ -106,7 +107,7 @@ class Retrieve(RequestBody):
     """
 
     scope: Scope
-    query: Annotated[str, Field(min_length=1, max_length=20_000)] | None = None
+    query: Annotated[str, Field(min_length=1, max_length=FACT_LENGTH_MAX)] | None = None
     limit: Annotated[int, Field(ge=1, le=100)] = 3
 
 

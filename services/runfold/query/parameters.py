@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from fastapi import Depends, Header, Path, Query
 from pydantic import AwareDatetime
@@ -15,6 +15,7 @@ from runfold.query.requests import RequestFormat
 from runfold.store.runs import RunFilter
 from runfold_projections.providers import Lossy
 from runfold_schemas.codec import event_types
+from runfold_schemas.cursors import PAGE_MAX
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.messages import Provider
 from runfold_schemas.runs import Status
@@ -45,7 +46,6 @@ From = Annotated[
         " does not answer.",
     ),
 ]
-PAGE_MAX: Final = 1000
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="The largest number of entries in the answer.")]
 Cursor = Annotated[str | None, Query(description="The `next_cursor` of the previous page.")]
 UntilEnd = Annotated[

@@ -2,8 +2,6 @@
 there is another item.
 """
 
-import base64
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -11,6 +9,7 @@ from pydantic_core import from_json
 from starlette.requests import Request
 
 from runfold.vertex.requests import query_parameter
+from runfold_schemas.cursors import PAGE_MAX, decode_text, encode_cursor
 from runfold_schemas.errors import InvalidEventError
 
 T = TypeVar("T")
@@ -21,7 +20,6 @@ cursor of the next items if there are any.
 """
 
 _DEFAULT: Final = 100
-_MAX: Final = 1000
 
 _AT_A_TIME: Final = 100
 
@@ -33,7 +31,7 @@ class PageRequest(NamedTuple):
     token: str | None
 
 
-def requested_page(request: Request, *, default: int = _DEFAULT, most: int = _MAX) -> PageRequest:
+def requested_page(request: Request, *, default: int = _DEFAULT, most: int = PAGE_MAX) -> PageRequest:
     """The page by `pageSize` and `pageToken`. A size of 0 stands for the default, and a larger size
     than `most` for `most`. Raises `InvalidEventError`.
     """
@@ -71,14 +69,13 @@ async def fetch_page(
 
 def token_of(*values: Any) -> str:
     """A token that contains these JSON values."""
-    return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
+    return encode_cursor(*values).rstrip("=")
 
 
 def token_values(token: str) -> list[Any]:
     """The values in a token of `token_of`. Raises `InvalidEventError` for any other text."""
     try:
-        text = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-        values = from_json(text, allow_inf_nan=False)
+        values = from_json(decode_text(token), allow_inf_nan=False)
     except ValueError as error:
         raise foreign_token() from error
     if not isinstance(values, list):
