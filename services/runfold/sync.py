@@ -78,7 +78,6 @@ class Sessions(_Face[sessions.Sessions]):
     """The verbs of `runfold.Sessions`. Get them from `Runfold.sessions`."""
 
     create = _verb(sessions.Sessions.create)
-    create_once = _verb(sessions.Sessions.create_once)
     view = _verb(sessions.Sessions.view)
     app_state = _verb(sessions.Sessions.app_state)
     user_state = _verb(sessions.Sessions.user_state)

@@ -10,6 +10,7 @@ import pytest
 from tests.dropping import Dropping, dropping
 from tests.memory_verbs import memories_by
 from tests.processes import until
+from tests.servers import OwnSettings
 from tests.session_verbs import WAYS, Projector, comparable, opened
 
 from runfold import (
@@ -18,13 +19,16 @@ from runfold import (
     InvalidEventError,
     Memory,
     MemoryConflictError,
+    Runfold,
     SessionConflictError,
     UnavailableError,
     UserMessage,
 )
 from runfold.client.memory import MemoryVerbs
 from runfold.client.session import SessionVerbs
+from runfold.http.idempotency import RepeatableRequest
 from runfold.ids import new_event_id
+from runfold.log.publisher import Outgoing
 from runfold.remote.memories import HttpMemories
 from runfold.remote.sessions import HttpSessions
 from runfold.settings import Settings
@@ -185,10 +189,108 @@ async def test_an_idempotency_key_repeats_creations_of_chosen_ids_in_every_proce
                 for base in (url, elsewhere.url)
             ]
 
-            assert [answer.status_code for answer in answers] in ([201, 200], [201, 201])
+            assert [answer.status_code for answer in answers] == [201, 200]
             assert answers[0].json() == answers[1].json()
             conflict = await client.post(f"{url}/v1/{path}", json=body)
             assert conflict.status_code == 409
+
+
+async def test_an_event_id_comes_before_the_key(settings, url, name):
+    """The key of another copy, or no key, makes no second resource."""
+    async with opened("http", settings) as elsewhere, httpx.AsyncClient() as client:
+        await client.post(f"{url}/v1/banks", json={"bank_id": name})
+        for path, body, id_name in (
+            ("sessions", {"app": name}, "session_id"),
+            ("banks", {}, "bank_id"),
+            (f"banks/{name}/memories", {"fact": "f", "scope": {"user": "ann"}}, "memory_id"),
+        ):
+            event_id = new_event_id()
+            answers = [
+                await client.post(f"{base}/v1/{path}", json={**body, "event_id": event_id}, headers=headers)
+                for base, headers in (
+                    (url, {"Idempotency-Key": f"{name} 1"}),
+                    (elsewhere.url, {"Idempotency-Key": f"{name} 1"}),
+                    (url, {"Idempotency-Key": f"{name} 2"}),
+                    (url, {}),
+                )
+            ]
+
+            assert [answer.status_code for answer in answers] == [201, 200, 200, 200]
+            assert {answer.json()[id_name] for answer in answers} == {event_id}
+
+
+async def test_a_key_with_another_body_is_refused(url, name):
+    async with httpx.AsyncClient(headers={"Idempotency-Key": name}) as client:
+        for path, body, changed in (
+            ("sessions", {"app": name}, {"user": "ann"}),
+            ("banks", {}, {"config": {"display_name": "Travel"}}),
+            ("banks", {"bank_id": name}, {}),
+            (f"banks/{name}/memories", {"fact": "f", "scope": {"user": "ann"}}, {"fact": "g"}),
+        ):
+            key = {"Idempotency-Key": f"{name} {len(body)} {path}"}
+            answers = [
+                await client.post(f"{url}/v1/{path}", json=each, headers=key)
+                for each in (body, body, {**body, **(changed or {"bank_id": f"{name}-2"})})
+            ]
+
+            assert [answer.status_code for answer in answers] == [201, 201, 422]
+            assert answers[0].json() == answers[1].json()
+            assert answers[2].json()["type"] == "urn:runfold:problem:IdempotencyKeyReused"
+
+
+async def test_a_session_that_an_earlier_version_made_from_a_key_is_the_same(settings, url, name):
+    """Earlier versions derive only the session's id from the key, not the id of the creation."""
+    request = RepeatableRequest(b"", "application/json", name)
+    async with opened("stored", settings) as sessions:
+        created = await sessions.create(app=name, session_id=request.derived_id("session", name))
+    async with httpx.AsyncClient(headers={"Idempotency-Key": name}) as client:
+        answer = await client.post(f"{url}/v1/sessions", json={"app": name})
+        chosen = await client.post(
+            f"{url}/v1/sessions",
+            json={"app": name, "session_id": created.session_id},
+            headers={"Idempotency-Key": f"{name} 2"},
+        )
+
+    assert (answer.status_code, answer.json()["run_id"]) == (200, created.record.run_id)
+    assert chosen.status_code == 409
+
+
+@pytest.mark.parametrize("lost", ["catalog", "sessions"])
+async def test_a_creation_that_failed_halfway_is_completed_by_its_repetition(
+    own_settings: OwnSettings, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """No projector runs, which would complete it."""
+    event_id, state = new_event_id(), {"user:k": 1, "app:k": 2}
+    settings = own_settings().log()
+    async with Runfold.of(settings) as runfold, Runfold.of(settings) as elsewhere:
+        with monkeypatch.context() as failing:
+            lose_state_or_life(failing, runfold, getattr(runfold.connection.topics, lost))
+            with pytest.raises(UnavailableError):
+                await runfold.sessions.create(app="a", user="ann", state=state, event_id=event_id)
+
+        again = await elsewhere.sessions.create(app="a", user="ann", state=state, event_id=event_id)
+
+        assert again.state == state
+        assert await elsewhere.sessions.user_state("a", "ann") == {"user:k": 1}
+        assert await elsewhere.sessions.app_state("a") == {"app:k": 2}
+        assert [run.run_id for run in await elsewhere.session_runs(event_id)] == [again.record.run_id]
+
+        await elsewhere.sessions.append(event_id, UserMessage(message="hi"), state_delta={"user:k": 3})
+        await elsewhere.sessions.create(app="a", user="ann", state=state, event_id=event_id)
+        assert await elsewhere.sessions.user_state("a", "ann") == {"user:k": 3}
+
+
+def lose_state_or_life(patching: pytest.MonkeyPatch, runfold: Runfold, topic: str) -> None:
+    """Sending to the topic fails, except for the record of the session itself."""
+    publisher = runfold.connection.publisher
+    send = publisher.send
+
+    async def sending(name: str, record: Outgoing, **options: Any) -> Any:
+        if name == topic and not (record.key or b"").startswith(b"session"):
+            raise UnavailableError("Kafka", reason="the test lost it")
+        return await send(name, record, **options)
+
+    patching.setattr(publisher, "send", sending)
 
 
 async def test_every_creation_is_projected_once(settings, projector):

@@ -50,3 +50,14 @@ def test_a_route_that_takes_a_key_lists_the_problems_of_keys():
     assert len(with_key) >= 8
     for name, operation in with_key:
         assert operation["responses"].keys() >= {"400", "409", "413", "422"}, name
+
+
+def test_a_creation_lists_the_answer_to_its_repetition():
+    creations = {"/v1/runs", "/v1/sessions", "/v1/banks", "/v1/banks/{bank_id}/memories"}
+    described = {name.removeprefix("POST "): operation for name, operation in operations()}
+
+    for path in creations:
+        responses = described[path]["responses"]
+        assert "earlier copy" in responses["200"]["description"], path
+        new, repeated = (responses[status].get("content") for status in ("201", "200"))
+        assert path == "/v1/runs" or repeated == new, path

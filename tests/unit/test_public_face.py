@@ -30,7 +30,7 @@ FACES = (Runfold, Run, Sessions, Memories)
 
 INTERNAL = {
     Runfold: {"of"},  # for services, which have settings already
-    Sessions: {"create_once", "run_id"},  # for the HTTP API, which answers 201 or 200 and names the run
+    Sessions: {"run_id"},  # for the HTTP API, which names the run
     Memories: {"change_all"},  # for the generation of memories
     HttpSessions: {"close"},  # a connection of its own
     HttpMemories: {"close"},

@@ -18,6 +18,7 @@ were acknowledged before the request.
 """
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
@@ -48,7 +49,13 @@ from runfold.documents.memories import (
     UpdateMemory,
 )
 from runfold.http.bodies import JSON, JsonRoute
-from runfold.http.idempotency import RepeatableModel
+from runfold.http.idempotency import (
+    RepeatableModel,
+    RepeatableRequest,
+    Replays,
+    repetition,
+    status_of_creation,
+)
 from runfold.http.problems import problem_responses
 from runfold.query.parameters import Cursor, Limit, label_filter
 from runfold_schemas.memories import BankConfig
@@ -84,7 +91,8 @@ _problems = partial(
     {
         400: "`Idempotency-Key` is empty or too long.",
         404: "There is no such bank, memory or revision, or it was deleted.",
-        409: "The id is taken, the bank is not empty, or other writers keep changing the memory.",
+        409: "The id is taken, the bank is not empty, or other writers keep changing the memory; or the"
+        " first request with this `Idempotency-Key` is still in progress.",
         413: "The body, or a value in it, is too large.",
         422: "A part of the request is wrong. `field` names it.",
         503: "Kafka or MongoDB does not answer, or no projector runs. Retry.",
@@ -101,26 +109,70 @@ def build_memory_router(memories: Verbs) -> APIRouter:
     documents.
     """
     router = APIRouter(prefix="/v1/banks", tags=["memories"], route_class=JsonRoute)
+    _add_creations(router, memories)
     for add in (_add_banks, _add_lists, _add_memories, _add_revisions):
         add(router, memories)
     return router
 
 
-def _add_banks(router: APIRouter, memories: Verbs) -> None:
+def _add_creations(router: APIRouter, memories: Verbs) -> None:
+    replays = Replays()
+
     @router.post(
         "",
         status_code=HTTPStatus.CREATED,
         summary="Create a bank",
         response_model=BankDocument,
-        responses=_problems(400, 409, 413, 422),
+        responses=_problems(400, 409, 413, 422) | repetition(BankDocument),
     )
     async def create_bank(body: CreateBank, request: RepeatableModel) -> Response:
-        """Create a bank. Without `bank_id`, it gets a new id."""
-        bank_id = body.bank_id if body.bank_id is not None else request.derived_id("bank")
-        event_id = body.event_id or request.derived_id("bank created", bank_id or "")
-        bank = BankDocument.of(await memories().create_bank(bank_id, body.config, event_id=event_id))
-        return _answer(bank, HTTPStatus.CREATED, location=f"/v1/banks/{quote(bank.bank_id, safe='')}")
+        """Create a bank. Without `bank_id`, it gets a new id. The answer is 200 instead of 201 if
+        an earlier copy of the request has created the bank.
+        """
+        return await replays.answer("banks", request, lambda: _create_bank(memories(), body, request))
 
+    @router.post(
+        "/{bank_id}/memories",
+        status_code=HTTPStatus.CREATED,
+        summary="Create a memory",
+        response_model=MemoryDocument,
+        responses=_problems(400, 404, 409, 413, 422, 504) | repetition(MemoryDocument),
+    )
+    async def create_memory(bank_id: BankId, body: CreateMemory, request: RepeatableModel) -> Response:
+        """Create a memory. Without `memory_id`, it gets a new id. The answer is 200 instead of 201
+        if an earlier copy of the request has created the memory.
+        """
+        return await replays.answer(
+            f"memories/{bank_id}", request, lambda: _create_memory(memories(), bank_id, body, request)
+        )
+
+
+async def _create_bank(memories: Memories, body: CreateBank, request: RepeatableRequest) -> Response:
+    received_at = datetime.now(UTC)
+    ids = request.creation_ids("bank", resource_id=body.bank_id, event_id=body.event_id)
+    bank = await memories.create_bank(ids.resource_id, body.config, event_id=ids.event_id)
+    status = status_of_creation(bank.created_at, received_at=received_at)
+    return _answer(BankDocument.of(bank), status, location=f"/v1/banks/{quote(bank.bank_id, safe='')}")
+
+
+async def _create_memory(
+    memories: Memories, bank_id: str, body: CreateMemory, request: RepeatableRequest
+) -> Response:
+    received_at = datetime.now(UTC)
+    ids = request.creation_ids("memory", bank_id, resource_id=body.memory_id, event_id=body.event_id)
+    record = await memories.create(
+        bank_id,
+        body.memory(),
+        memory_id=ids.resource_id,
+        revision=body.revision.options(),
+        event_id=ids.event_id,
+    )
+    status = status_of_creation(record.created_at, received_at=received_at)
+    names = "/memories/".join(quote(part, safe="") for part in (bank_id, record.memory_id))
+    return _answer(MemoryDocument.of(record), status, location=f"/v1/banks/{names}")
+
+
+def _add_banks(router: APIRouter, memories: Verbs) -> None:
     @router.get("", summary="List banks", response_model=BankPage, responses=_problems(422))
     async def list_banks(*, limit: Limit = 50, cursor: Cursor = None) -> Response:
         """List banks, the newest first. To read on, send `next_cursor` as `cursor`."""
@@ -220,27 +272,6 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
 
 def _add_memories(router: APIRouter, memories: Verbs) -> None:
     shown: dict[str, Any] = {"response_model": MemoryDocument}
-
-    @router.post(
-        "/{bank_id}/memories",
-        status_code=HTTPStatus.CREATED,
-        summary="Create a memory",
-        responses=_problems(400, 404, 409, 413, 422, 504),
-        **shown,
-    )
-    async def create_memory(bank_id: BankId, body: CreateMemory, request: RepeatableModel) -> Response:
-        """Create a memory. Without `memory_id`, it gets a new id."""
-        memory_id = body.memory_id or request.derived_id("memory", bank_id)
-        event_id = body.event_id or request.derived_id("memory created", bank_id, memory_id or "")
-        record = await memories().create(
-            bank_id,
-            body.memory(),
-            memory_id=memory_id,
-            revision=body.revision.options(),
-            event_id=event_id,
-        )
-        ids = "/memories/".join(quote(part, safe="") for part in (bank_id, record.memory_id))
-        return _answer(MemoryDocument.of(record), HTTPStatus.CREATED, location=f"/v1/banks/{ids}")
 
     @router.get(
         "/{bank_id}/memories/{memory_id}", summary="Read a memory", responses=_problems(404, 422), **shown

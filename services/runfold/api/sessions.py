@@ -32,7 +32,7 @@ from pydantic import AwareDatetime
 from runfold.api.session_pages import count_fitting, read_page
 from runfold.client.appender import Position
 from runfold.client.session import EventSelection, RecordedEvent, Session
-from runfold.client.sessions import NewSession, Sessions
+from runfold.client.sessions import Sessions
 from runfold.documents.sessions import (
     CreateSession,
     SessionDocument,
@@ -57,7 +57,14 @@ from runfold.http.bodies import (
     read_body,
     read_media_type,
 )
-from runfold.http.idempotency import RepeatableBatch, RepeatableDocument, RepeatableRequest, Replays
+from runfold.http.idempotency import (
+    RepeatableBatch,
+    RepeatableDocument,
+    RepeatableRequest,
+    Replays,
+    repetition,
+    status_of_creation,
+)
 from runfold.http.problems import problem_responses
 from runfold.http.requests import describe_body, parse_request
 from runfold.ids import new_event_id
@@ -66,7 +73,12 @@ from runfold.ingest.requests import EVENTS_BODY
 from runfold.query.parameters import Cursor, EndOffset, FirstOffset, Limit, SessionId, label_filter
 from runfold_schemas.codec import event_types
 from runfold_schemas.cursors import PAGE_MAX
-from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RejectedError
+from runfold_schemas.errors import (
+    EventTooLargeError,
+    InvalidEventError,
+    RejectedError,
+    SessionConflictError,
+)
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.runs import LIFECYCLE
 
@@ -160,11 +172,13 @@ def _add_creation(router: APIRouter, state: _State) -> None:
         status_code=HTTPStatus.CREATED,
         summary="Create a session",
         response_model=SessionDocument,
-        responses=_problems(400, 409, 413, 415, 422),
+        responses=_problems(400, 409, 413, 415, 422) | repetition(SessionDocument),
         openapi_extra=describe_body(CreateSession),
     )
     async def create_session(request: RepeatableDocument) -> Response:
-        """Create a session. Without `session_id`, it gets a new id."""
+        """Create a session. Without `session_id`, it gets a new id. The answer is 200 instead of
+        201 if an earlier copy of the request has created the session.
+        """
 
         async def handle() -> Response:
             return await _create(state.sessions(), request)
@@ -173,25 +187,27 @@ def _add_creation(router: APIRouter, state: _State) -> None:
 
 
 async def _create(sessions: Sessions, request: RepeatableRequest) -> Response:
-    body = parse_request(CreateSession, request.json())
-    session_id = body.session_id
-    if session_id is None:
-        session_id = request.derived_id("session", body.app)
-    session, is_new = await sessions.create_once(
-        NewSession(
+    body, received_at = parse_request(CreateSession, request.json()), datetime.now(UTC)
+    ids = request.creation_ids("session", body.app, resource_id=body.session_id, event_id=body.event_id)
+    try:
+        session = await sessions.create(
             app=body.app,
             user=body.user,
-            session_id=session_id,
+            session_id=ids.resource_id,
             state=body.state,
             labels=body.labels,
             display_name=body.display_name,
             ttl=body.ttl,
             expires_at=body.expires_at,
-            event_id=body.event_id or request.derived_id("session created", body.app, session_id or ""),
+            event_id=ids.event_id,
         )
-    )
+    except SessionConflictError as error:
+        if body.session_id is not None or ids.resource_id is None:
+            raise
+        # Only this key makes this id. Earlier versions do not derive the `event_id` from the key.
+        session = await sessions.view(error.session_id)
     location = f"/v1/sessions/{quote(session.session_id, safe='')}"
-    status = HTTPStatus.CREATED if is_new else HTTPStatus.OK
+    status = status_of_creation(session.record.created_at, received_at=received_at)
     return Response(session_json(session), status, {"Location": location}, media_type=JSON)
 
 

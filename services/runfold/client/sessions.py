@@ -12,7 +12,6 @@ Writing needs Kafka. Reading is done by a `SessionReader`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack
 
@@ -58,21 +57,6 @@ from runfold_schemas.sessions import (
 from runfold_schemas.topics import check_id, check_session_id
 
 
-@dataclass(frozen=True, slots=True)
-class NewSession:
-    """A session to create. The fields are the parameters of `Sessions.create`."""
-
-    app: str
-    user: str = ""
-    session_id: str | None = None
-    state: Mapping[str, Any] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    display_name: str | None = None
-    ttl: timedelta | None = None
-    expires_at: datetime | None = None
-    event_id: str | None = None
-
-
 class Sessions:
     """The verbs of sessions. Every verb may raise `UnavailableError`, `InvalidIdError` and
     `InvalidEventError`.
@@ -105,59 +89,29 @@ class Sessions:
         case. It is also the session's id, unless `session_id` names one. By default both ids are
         new.
         """
-        session, _ = await self.create_once(
-            NewSession(
-                app=app,
-                user=user,
-                session_id=session_id,
-                state=state or {},
-                labels=labels or {},
-                display_name=display_name,
-                ttl=ttl,
-                expires_at=expires_at,
-                event_id=event_id,
-            )
-        )
-        return session
-
-    async def create_once(self, new: NewSession) -> tuple[Session, bool]:
-        """As `create`, and whether this call has created the session."""
-        app, now = check_id(new.app, name="app"), datetime.now(UTC)
-        session_id = check_session_id(
-            new.session_id if new.session_id is not None else new.event_id or str(uuid7())
-        )
+        now = datetime.now(UTC)
         created = new_data(
             SessionCreated,
-            session_id=session_id,
-            app=app,
-            user=new.user,
+            session_id=check_session_id(session_id if session_id is not None else event_id or str(uuid7())),
+            app=check_id(app, name="app"),
+            user=user,
             log_id=new_log_id(),
-            labels=new.labels,
-            display_name=new.display_name,
-            expires_at=_expiry(new.ttl, new.expires_at, now),
+            labels=labels or {},
+            display_name=display_name,
+            expires_at=_expiry(ttl, expires_at, now),
         )
-        if existing_record := await self._unexpired(session_id, now):
-            return await self._created_before(existing_record, new.event_id), False
-        state = without_temporary(new.state)
-        with naming_state_key([state], field="state"):
-            opening = _opening(created, state, event_id=new.event_id, now=now)
-            shared = forwarding(self._connection.settings, [opening], app=app, user=new.user)
-            topic = self._connection.topics.run(opening.run_id, created.log_id)
-            await self._connection.open_topic(topic, opening)
-        await self._change(created, session_id, opening.run_id, now)
-        record = await self._reader.find(session_id)
-        if record is None or record.run_id != opening.run_id:
-            await self._connection.delete_topic(topic)
-            if record is None:
-                raise SessionConflictError(session_id)
-            return await self._created_before(record, new.event_id), False
+        if record := await self._unexpired(created.session_id, now):
+            return await self._created_before(record, event_id)
+        opening = _opening(created, without_temporary(state or {}), event_id=event_id, now=now)
+        with naming_state_key([opening.state_delta], field="state"):
+            # Encoded before anything is written, because shared state may be too large.
+            shared = forwarding(self._connection.settings, [opening], app=app, user=user)
+            record = await self._reserve(created, opening)
+        if record.run_id != opening.run_id:
+            return await self._created_before(record, event_id)
         await self._connection.announce(life_of(record))
         await deliver(self._connection.publisher, shared)
-        # From now on, the catalog notices when another client deletes the session.
-        self._connection.catalog.watch(opening.run_id)
-        self._appender.keep(record, self._connection.appender_of(life_of(record), is_new=True), 1)
-        values = await self._reader.values(shared_scopes(record))
-        return _new_session(record, opening, values), True
+        return await self._keep(record, opening)
 
     async def view(self, session_id: str, selection: EventSelection | None = None) -> Session:
         """The session with its state. With `selection`, also with the events that match it. Raises
@@ -276,14 +230,45 @@ class Sessions:
             return None
         return record
 
+    async def _reserve(self, created: SessionCreated, opening: AnyEvent) -> SessionRecord:
+        """Creates the log of the session and the session's record, and returns the record that has
+        the id now. Raises `SessionConflictError` if that session was deleted at once.
+        """
+        topic = self._connection.topics.run(opening.run_id, created.log_id)
+        await self._connection.open_topic(topic, opening)
+        await self._change(created, created.session_id, opening.run_id, opening.timestamp)
+        record = await self._reader.find(created.session_id)
+        if record is None or record.run_id != opening.run_id:
+            await self._connection.delete_topic(topic)
+        if record is None:
+            raise SessionConflictError(created.session_id)
+        return record
+
+    async def _keep(self, record: SessionRecord, opening: AnyEvent) -> Session:
+        """The new session. It stays open for appending."""
+        # From now on, the catalog notices when another client deletes the session.
+        self._connection.catalog.watch(opening.run_id)
+        self._appender.keep(record, self._connection.appender_of(life_of(record), is_new=True), 1)
+        values = await self._reader.values(shared_scopes(record))
+        return _new_session(record, opening, values)
+
     async def _created_before(self, record: SessionRecord, event_id: str | None) -> Session:
-        """The session, if `event_id` has created it. Raises `SessionConflictError` if not."""
+        """The session, if `event_id` has created it. Raises `SessionConflictError` if not.
+
+        The first call may have failed halfway, so its remaining steps are done again.
+        """
         if event_id is None:
             raise SessionConflictError(record.session_id)
-        opening = EventSelection(types=frozenset({"run_opened"}), end_offset=1)
-        session = await self._reader.view(record, opening)
-        if not any(decode(logged.value).event_id == event_id for logged in session.events):
+        # The projector reads only runs that the catalog lists, and readers may wait for it.
+        if await self._connection.catalog.lookup(record.run_id) is None:
+            await self._connection.announce(life_of(record))
+        selection = EventSelection(types=frozenset({"run_opened"}), end_offset=1)
+        openings = [decode(logged.value) for logged in (await self._reader.view(record, selection)).events]
+        if not openings or openings[0].event_id != event_id:
             raise SessionConflictError(record.session_id)
+        # The same event_id counts once, so shared state that changed since stays as it is.
+        shared = forwarding(self._connection.settings, openings, app=record.app, user=record.user)
+        await deliver(self._connection.publisher, shared)
         return await self._reader.view(record, None)
 
     async def _delete(self, record: SessionRecord) -> None:

@@ -12,6 +12,11 @@ Two things make it so.
   the key comes with another body. Only successes are remembered, so a failed request may be sent
   again, corrected or not.
 
+A creation is answered with 201, and a repetition of the creation with 200: the resource as it is
+now. Only a process that remembers the key repeats its first answer, which is 201. Without a key,
+the `event_id` of a request for a session, a bank or a memory makes the request repeatable too. It
+comes before the key: no id is derived from the key then.
+
 A key belongs to one request: other processes take another body under the same key for a copy.
 """
 
@@ -21,11 +26,13 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import Depends, Header, HTTPException, Request
 from fastapi.responses import Response
+from pydantic import BaseModel
 
 from runfold.http.bodies import (
     BODY_BYTES_MAX,
@@ -38,7 +45,7 @@ from runfold.http.bodies import (
     read_body,
     read_media_type,
 )
-from runfold.http.problems import problem
+from runfold.http.problems import Responses, problem
 
 _NAMESPACE: Final = uuid.UUID("f05d7fc3-3b25-4a0c-93d5-0f2e1d2b8a61")
 _KEY_BYTES_MAX: Final = 255
@@ -50,6 +57,13 @@ IdempotencyKey = Annotated[
         " key counts once."
     ),
 ]
+
+
+class CreationIds(NamedTuple):
+    """The id of a resource to create, and the id of the event that creates it. None: a new id."""
+
+    resource_id: str | None
+    event_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +90,18 @@ class RepeatableRequest:
             return None
         numbered = [] if index is None else [index]
         return str(uuid.uuid5(_NAMESPACE, json.dumps([*names, self.key, *numbered])))
+
+    def creation_ids(
+        self, kind: str, *place: str, resource_id: str | None, event_id: str | None
+    ) -> CreationIds:
+        """The ids that the request's body names. If it has no `event_id`, missing ids are derived
+        from the key. `place` names the place of the new resource.
+        """
+        if event_id is not None:
+            return CreationIds(resource_id, event_id)
+        if resource_id is None:
+            resource_id = self.derived_id(kind, *place)
+        return CreationIds(resource_id, self.derived_id(f"{kind} created", *place, resource_id or ""))
 
     def fingerprint(self, *parameters: str) -> bytes:
         """A digest by which two requests under one key differ."""
@@ -166,6 +192,19 @@ class Replays:
         while len(self._answered) > self._keys_max or self._bytes > self._bytes_max:
             _, (_, forgotten) = self._answered.popitem(last=False)
             self._bytes -= len(forgotten.body)
+
+
+def status_of_creation(created_at: datetime, *, received_at: datetime) -> HTTPStatus:
+    """201 if the request that was received then has created the resource, 200 if an earlier one
+    has.
+    """
+    return HTTPStatus.CREATED if created_at >= received_at else HTTPStatus.OK
+
+
+def repetition(model: type[BaseModel] | None = None) -> Responses:
+    """The answer to a repeated creation, for the OpenAPI description of its route."""
+    response: dict[str, Any] = {"description": "An earlier copy of the request has created it."}
+    return {200: response if model is None else {**response, "model": model}}
 
 
 def _parse_key(header: str | None) -> str | None:

@@ -34,6 +34,7 @@ from runfold.http.idempotency import (
     RepeatableDocument,
     RepeatableRequest,
     Replays,
+    repetition,
 )
 from runfold.http.problems import problem_responses
 from runfold.http.requests import parse_request
@@ -136,7 +137,7 @@ def _add_opening(router: APIRouter, state: _State) -> None:
         "",
         status_code=HTTPStatus.CREATED,
         summary="Open a run",
-        responses=_problems(400, 409, 413, 415, 422),
+        responses=_problems(400, 409, 413, 415, 422) | repetition(),
         openapi_extra=OPEN_BODY,
     )
     async def open_run(request: RepeatableCommand) -> Response:
