@@ -31,6 +31,15 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
+class _EventPart(_Frozen):
+    """A part that events contain as well."""
+
+    def model_post_init(self, _context: Any, /) -> None:
+        # Events are encoded without the fields that nobody set, and no reader could tell a part
+        # without its type from another one.
+        self.__pydantic_fields_set__.add("type")
+
+
 class ThinkingPart(_Frozen):
     """Reasoning of a model: text that the provider has signed, or bytes that only the provider can
     read.
@@ -46,7 +55,7 @@ class ThinkingPart(_Frozen):
     provider_data: ProviderData = None
 
 
-class TextPart(_Frozen):
+class TextPart(_EventPart):
     """Text of a message."""
 
     type: Literal["text"] = "text"
@@ -66,7 +75,7 @@ class ToolUsePart(_Frozen):
     provider_data: ProviderData = None
 
 
-class _Media(_Frozen):
+class _Media(_EventPart):
     """Bytes, or a reference to bytes: either `data` or `url`, never both."""
 
     media_type: str = ""

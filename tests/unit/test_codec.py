@@ -24,7 +24,7 @@ from runfold_schemas.codec import (
 )
 from runfold_schemas.errors import InvalidEventError, UndecodableError
 from runfold_schemas.events import AssistantMessage, ToolCall, ToolResult, UserMessage
-from runfold_schemas.messages import TextPart
+from runfold_schemas.messages import DocumentPart, ImagePart, TextPart
 from runfold_schemas.runs import RunLabeled
 
 scalars = st.one_of(
@@ -104,6 +104,20 @@ def test_a_payload_keeps_its_exact_value_and_type(payload):
 
     assert repr(decode(value).data.payload) == repr(payload)
     assert repr(json.loads(value)["data"]["payload"]) == repr(payload)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        UserMessage(message="x", parts=(TextPart(text="x"), ImagePart(url="https://example.com/x.png"))),
+        UserMessage(message="x", parts=(DocumentPart(url="s3://bucket/x.pdf"),)),
+        ToolResult(tool_call_id="c", tool_name="n", attachments=(DocumentPart(url="https://example.com/x"),)),
+    ],
+)
+def test_parts_that_are_made_without_their_type_come_back_as_they_were(data):
+    made = event(data)
+
+    assert decode(encode(made)) == made
 
 
 def test_what_was_not_said_is_not_in_the_bytes():
