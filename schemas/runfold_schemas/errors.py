@@ -266,14 +266,14 @@ class RejectedError(RunfoldError):
 
 
 class NotYetVisibleError(RunfoldError):
-    """The projections did not reach `min_offset` within `timeout_seconds`."""
+    """Neither the projections nor the log reached `min_offset` within `timeout_seconds`."""
 
     retriable = True
 
     def __init__(self, run_id: str, *, min_offset: int, timeout_seconds: float) -> None:
         super().__init__(
-            f"run {run_id!r} was not projected to offset {min_offset} within {timeout_seconds} s: retry, or"
-            " read with source=log"
+            f"run {run_id!r} did not reach offset {min_offset} within {timeout_seconds} s: retry, and check"
+            " the offset against the answer of the publish"
         )
         self.run_id = run_id
         self.min_offset = min_offset
