@@ -3,12 +3,15 @@ it.
 """
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from runfold.client.run import Run
 from runfold.client.runfold import Runfold
-from runfold_schemas.errors import InvalidEventError, RejectedError
+from runfold.client.session_log import LogSessionReader
+from runfold.log.publisher import Outgoing
+from runfold_schemas.errors import InvalidEventError, RejectedError, UnavailableError
 from runfold_schemas.events import PlannerNote, UserMessage
 from runfold_schemas.runs import PhaseChanged, RunCanceled, RunCompleted, RunFailed, RunPaused
 
@@ -177,3 +180,75 @@ async def test_labels_beyond_their_bounds_are_refused_by_their_field(runfold: Ru
         await run.label(**too_long)
 
     assert (opening.value.field, labeling.value.field) == ("labels.k", "labels.k")
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_an_ending_whose_state_was_not_forwarded_can_be_published_again(
+    runfold: Runfold, monkeypatch: pytest.MonkeyPatch, is_batch: bool
+):
+    run = await runfold.open_run(agent_id="a")
+    ending = run.event(RunCompleted(), state_delta={"app:k": 1})
+    batch = [run.event(HELLO), ending] if is_batch else [ending]
+    publisher = runfold.connection.publisher
+    send = publisher.send
+
+    async def losing(topic: str, record: Outgoing, **options: Any) -> Any:
+        if topic == runfold.connection.topics.sessions:
+            raise UnavailableError("Kafka", reason="the test lost it")
+        return await send(topic, record, **options)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(publisher, "send", losing)
+        with pytest.raises(UnavailableError):
+            await run.publish_batch(batch)
+
+    await run.publish_batch(batch)
+
+    assert await runfold.sessions.app_state("a") == {"app:k": 1}
+    assert run.ended
+
+
+async def test_only_the_runs_of_a_session_are_made(runfold: Runfold, monkeypatch: pytest.MonkeyPatch):
+    run_ids = [(await runfold.open_run(agent_id="a", session_id=f"s-{n % 2}")).run_id for n in range(4)]
+    made = []
+    run_of = runfold.connection.run_of
+    monkeypatch.setattr(runfold.connection, "run_of", lambda life: made.append(life.run_id) or run_of(life))
+
+    assert [run.run_id for run in await runfold.session_runs("s-1")] == run_ids[1::2]
+    assert made == run_ids[1::2]
+
+
+async def test_a_client_that_was_left_says_so_and_can_be_entered_again(kafka: str, prefix: str):
+    client = Runfold(kafka, prefix=prefix)
+    async with client:
+        run = await client.open_run(agent_id="a")
+        session = await client.sessions.create(app="a")
+    calls = [
+        lambda: client.open_run(agent_id="a"),
+        client.runs,
+        lambda: client.sessions.append(session.session_id, HELLO),
+        lambda: client.memories.create_bank("b"),
+        lambda: run.publish(HELLO),
+        lambda: run.publish_batch([HELLO, HELLO]),
+    ]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="enter the client first"):
+            await call()
+
+    async with client:
+        await client.sessions.append(session.session_id, HELLO)
+        await (await client.get_run(run.run_id)).publish(HELLO)
+
+
+async def test_a_client_keeps_the_sessions_that_it_has_opened(
+    runfold: Runfold, monkeypatch: pytest.MonkeyPatch
+):
+    session = await runfold.sessions.create(app="a")
+
+    async def refusing(_: Any, session_id: str) -> None:
+        raise AssertionError(session_id)
+
+    monkeypatch.setattr(LogSessionReader, "find", refusing)
+
+    assert (await runfold.sessions.append(session.session_id, HELLO)).offset == 1
+    assert runfold.memories is runfold.memories

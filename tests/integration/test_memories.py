@@ -475,3 +475,16 @@ async def test_mongodb_is_what_the_log_says(settings, worker):
 
 async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings, worker):
     await check_memories_rebuild(settings)
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+async def test_a_page_of_nothing_is_refused(memories, bank, limit):
+    created = await memories.create(bank, memory())
+    for page in (
+        lambda: memories.banks(limit=limit),
+        lambda: memories.list(bank, limit=limit),
+        lambda: memories.revisions(bank, created.memory_id, limit=limit),
+    ):
+        with pytest.raises(InvalidEventError) as refused:
+            await page()
+        assert refused.value.field == "limit"

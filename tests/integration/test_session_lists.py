@@ -86,3 +86,13 @@ async def test_a_time_without_a_zone_is_refused(sessions, app):
         await sessions.create(app=app, expires_at=datetime(2030, 1, 1))  # noqa: DTZ001
 
     assert refused.value.field == "expires_at"
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+async def test_a_page_of_no_sessions_is_refused(sessions, app, limit):
+    await sessions.create(app=app)
+
+    with pytest.raises(InvalidEventError) as refused:
+        await sessions.list(app=app, limit=limit)
+
+    assert refused.value.field == "limit"

@@ -1,12 +1,12 @@
 """Appending events to the log of one run, and what the log made of them.
 
-An appender does not forward: events that change shared state or memories are forwarded by `Run`, by
-`Sessions` and by the generation of memories, each in its own way. The projector forwards what is
-still missing.
+An appender does not forward by itself: events that change shared state or memories are forwarded by
+`Run`, by `Sessions` and by the generation of memories, each in its own way. The projector forwards
+what is still missing.
 """
 
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, Unpack
 
 from runfold.client.envelope import Envelope, event_of, naming_index
@@ -23,6 +23,9 @@ from runfold_schemas.events import AnyEvent
 from runfold_schemas.runs import ENDINGS, LIFECYCLE
 from runfold_schemas.topics import Topics
 
+Forwarding = Callable[[Sequence[AnyEvent]], Awaitable[None]]
+"""Forwards what accepted events change of shared state, and returns when that is durable."""
+
 
 class Position(NamedTuple):
     """The place of an event: `offset` counts the records of the run's log from 0."""
@@ -33,14 +36,6 @@ class Position(NamedTuple):
     """Whether an earlier copy of the event is in the log. It is only found out if an
     `expected_offset` may have lost.
     """
-
-
-class Appended(NamedTuple):
-    """Events that are durable in the log."""
-
-    positions: list[Position]
-    accepted: list[AnyEvent]
-    """Without those that are duplicates or late: these change no shared state."""
 
 
 class Appender:
@@ -55,8 +50,11 @@ class Appender:
         *,
         turn_id: str | None = None,
         is_new: bool = False,
+        forward: Forwarding | None = None,
     ) -> None:
-        """`is_new` says that this client has just opened the run."""
+        """`is_new` says that this client has just opened the run. An append includes `forward` of
+        the events that the log has accepted: if it fails, the same events may be appended again.
+        """
         topics = Topics(settings.prefix)
         self.life = life
         self.turn_id = turn_id
@@ -65,6 +63,7 @@ class Appender:
         self._catalog = catalog
         self._catalog_topic = topics.catalog
         self._publisher = publisher
+        self._forward = forward
         self._awake_since = time.monotonic() if is_new else float("-inf")
         self._ended = life.ended
         # The run did not end before this offset, except by an event of this appender: up to here
@@ -93,17 +92,17 @@ class Appender:
         self, data: Data | AnyEvent, *, late: bool = False, **envelope: Unpack[Envelope]
     ) -> Position:
         """Appends one event and returns when it is durable. Raises what `Run.publish` raises."""
-        [position] = (await (await self.post(data, late=late, **envelope))).positions
+        [position] = await (await self.post(data, late=late, **envelope))
         return position
 
     async def append_batch(self, batch: Iterable[Data | AnyEvent], *, late: bool = False) -> list[Position]:
         """Appends several events as one record batch: all of them or none, next to each other."""
         posted = await self.post_batch(batch, late=late)
-        return (await posted).positions if posted is not None else []
+        return await posted if posted is not None else []
 
     async def post(
         self, data: Data | AnyEvent, *, late: bool = False, **envelope: Unpack[Envelope]
-    ) -> Coroutine[Any, Any, Appended]:
+    ) -> Coroutine[Any, Any, list[Position]]:
         """Hands one event over to the publisher. The coroutine that it returns waits until the
         event is durable.
         """
@@ -114,7 +113,7 @@ class Appender:
 
     async def post_batch(
         self, batch: Iterable[Data | AnyEvent], *, late: bool = False
-    ) -> Coroutine[Any, Any, Appended] | None:
+    ) -> Coroutine[Any, Any, list[Position]] | None:
         """As `post`, for several events as one record batch. None if the batch is empty."""
         events: list[AnyEvent] = []
         records: list[Outgoing] = []
@@ -131,7 +130,9 @@ class Appender:
             raise RunEndedError(self.run_id)
         return self.event(data, **envelope) if isinstance(data, Data) else event_of(data, self.run_id)
 
-    async def _post(self, events: list[AnyEvent], records: list[Outgoing]) -> Coroutine[Any, Any, Appended]:
+    async def _post(
+        self, events: list[AnyEvent], records: list[Outgoing]
+    ) -> Coroutine[Any, Any, list[Position]]:
         if self._may_be_parked():
             await self._ring()
         sent_at = time.monotonic()
@@ -141,7 +142,7 @@ class Appender:
             ack = await self._publisher.send_batch(self.log.topic, records)
         return self._acknowledged(ack, events, sent_at)
 
-    async def _acknowledged(self, ack: Ack, events: list[AnyEvent], sent_at: float) -> Appended:
+    async def _acknowledged(self, ack: Ack, events: list[AnyEvent], sent_at: float) -> list[Position]:
         first_offset = (await self._publisher.wait(ack)).offset
         if self._may_be_parked():
             # The acknowledgement took so long that the projector may have parked the run before
@@ -150,12 +151,16 @@ class Appender:
         else:
             self._awake_since = max(self._awake_since, sent_at)
         outcomes = await self._outcomes(events, first_offset=first_offset)
+        if self._forward is not None:
+            # Duplicates and late events change no shared state.
+            await self._forward(
+                [event for event, outcome in zip(events, outcomes, strict=True) if outcome == "accepted"]
+            )
         self._ended = self._ended or any(event.type in ENDINGS for event in events)
-        accepted = [event for event, outcome in zip(events, outcomes, strict=True) if outcome == "accepted"]
         positions = [Position(self.run_id, first_offset + index) for index in range(len(events))]
         if len(events) == 1:
             positions = [positions[0]._replace(is_duplicate=outcomes[0] == "duplicate")]
-        return Appended(positions, accepted)
+        return positions
 
     async def _outcomes(self, events: list[AnyEvent], *, first_offset: int) -> list[Outcome]:
         """What the log made of the events. The log is read only if it may have refused one of

@@ -11,7 +11,7 @@ from runfold.client.run import Run
 from runfold.client.run_log import RunLog
 from runfold.log.admin import LogAdmin
 from runfold.log.catalog import CatalogView, life_record, partition_of
-from runfold.log.publisher import Publisher
+from runfold.log.publisher import NOT_CONNECTED, Publisher
 from runfold.log.settings import LogSettings
 from runfold_schemas.catalog import Life
 from runfold_schemas.events import AnyEvent
@@ -23,7 +23,7 @@ PartT = TypeVar("PartT")
 class LogConnection:
     """A connection to Kafka. Use it as an async context manager.
 
-    Before it is entered, its parts raise `RuntimeError`.
+    Before it is entered, and after it is left, its parts raise `RuntimeError`.
     """
 
     def __init__(self, settings: LogSettings) -> None:
@@ -42,15 +42,19 @@ class LogConnection:
             await self._admin.check_broker()
             await self._admin.create_shared_topics()
         except BaseException:
-            await self._stack.aclose()
+            await self._close()
             raise
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        self._admin = self._publisher = self._catalog = None
         await self._stack.aclose()
 
     def entered(self) -> Self:
-        """This connection. Raises `RuntimeError` if it was not entered."""
+        """This connection. Raises `RuntimeError` if it is not entered."""
         _entered(self._catalog)
         return self
 
@@ -103,5 +107,5 @@ class LogConnection:
 
 def _entered(part: PartT | None) -> PartT:
     if part is None:
-        raise RuntimeError("not connected: enter the client first, `async with Runfold(...) as runfold:`")
+        raise RuntimeError(NOT_CONNECTED)
     return part

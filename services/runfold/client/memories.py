@@ -20,6 +20,7 @@ from runfold.client.connection import LogConnection
 from runfold.client.memory import MemoryReader, MemorySelection, NearestMemory, RevisionOptions, Similarity
 from runfold.client.memory_changes import MemoryChanges, check_expiry, has_lost, memory_after, with_changes
 from runfold.client.memory_terms import restored, revision_fields, ttl_of_created, with_expiry
+from runfold.client.pages import check_limit
 from runfold.ids import uuid7
 from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
 from runfold_schemas.codec import new_data
@@ -108,7 +109,7 @@ class Memories:
         self, *, limit: int = 50, cursor: str | None = None
     ) -> tuple[Sequence[BankRecord], str | None]:
         """A page of banks, the newest first, and the cursor of the next page."""
-        return await self._reader.banks(limit=limit, cursor=cursor)
+        return await self._reader.banks(limit=check_limit(limit), cursor=cursor)
 
     async def update_bank(self, bank_id: str, changes: Mapping[str, Any]) -> BankRecord:
         """Sets fields of the bank's configuration, by name. Other fields stay as they are."""
@@ -185,6 +186,7 @@ class Memories:
         """A page of memories, and the cursor of the next page, which is None on the last page. The
         newest come first, unless `selection` says otherwise.
         """
+        check_limit(limit)
         await self.bank(bank_id)
         return await self._reader.list(bank_id, selection or MemorySelection(), limit=limit, cursor=cursor)
 
@@ -332,6 +334,7 @@ class Memories:
 
         Raises `MemoryNotFoundError` if the memory does not exist and cannot be rolled back.
         """
+        check_limit(limit)
         head = await self._head(await self.bank(bank_id), memory_id, datetime.now(UTC))
         return await self._reader.revisions(
             bank_id, memory_id, since=head.began, labels=labels or {}, limit=limit, cursor=cursor

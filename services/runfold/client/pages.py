@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 from pydantic import AwareDatetime, TypeAdapter
 
 from runfold_schemas.cursors import decode_cursor, encode_cursor
+from runfold_schemas.errors import InvalidEventError
 
 
 class ListPlace(NamedTuple):
@@ -16,6 +17,13 @@ class ListPlace(NamedTuple):
 
     time: datetime
     name: str
+
+
+def check_limit(limit: int) -> int:
+    """The limit of a list. Raises `InvalidEventError` if it is less than 1."""
+    if limit < 1:
+        raise InvalidEventError(f"limit: {limit} is less than 1", field="limit")
+    return limit
 
 
 _CURSOR: Final = TypeAdapter[tuple[datetime, str]](tuple[AwareDatetime, str])

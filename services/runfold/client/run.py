@@ -12,7 +12,7 @@ from collections.abc import (
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
-from runfold.client.appender import Appended, Appender, Position
+from runfold.client.appender import Appender, Position
 from runfold.client.envelope import Envelope, ResponseEnvelope
 from runfold.client.pending import Pending
 from runfold.client.recording import parts_of, record_stream
@@ -63,7 +63,9 @@ class Run:
     ) -> None:
         self._settings = settings
         self._publisher = publisher
-        self._appender = Appender(settings, catalog, publisher, life, turn_id=turn_id, is_new=is_new)
+        self._appender = Appender(
+            settings, catalog, publisher, life, turn_id=turn_id, is_new=is_new, forward=self._forward
+        )
         self._pending: Pending[Position] = Pending()
         self.life = life
         self.is_new = is_new
@@ -107,7 +109,7 @@ class Run:
         again. Raises `RejectedError` if another event came before `expected_offset`, or if another
         client has ended the run.
         """
-        return await self._position(await self._appender.post(data, late=late, **envelope))
+        return await self._appender.append(data, late=late, **envelope)
 
     async def send(
         self, data: Data | AnyEvent, *, late: bool = False, **envelope: Unpack[Envelope]
@@ -117,15 +119,14 @@ class Run:
 
         If you await a task that failed, `flush` does not raise its error again.
         """
-        return self._pending.start(self._position(await self._appender.post(data, late=late, **envelope)))
+        return self._pending.start(_only(await self._appender.post(data, late=late, **envelope)))
 
     async def publish_batch(self, batch: Iterable[Data | AnyEvent], *, late: bool = False) -> list[Position]:
         """Appends several events as one record batch: all of them or none, next to each other.
 
         Raises what `publish` raises. An `InvalidEventError` has the `index` of its event.
         """
-        posted = await self._appender.post_batch(batch, late=late)
-        return (await self._forwarded(posted)).positions if posted is not None else []
+        return await self._appender.append_batch(batch, late=late)
 
     async def flush(self) -> None:
         """Waits until everything that was sent is durable. Raises the first error of a `send` whose
@@ -261,14 +262,12 @@ class Run:
         await self.flush()
         return await self.publish(data)
 
-    async def _position(self, posted: Coroutine[Any, Any, Appended]) -> Position:
-        [position] = (await self._forwarded(posted)).positions
-        return position
+    async def _forward(self, accepted: Sequence[AnyEvent]) -> None:
+        """Forwards what the events change of shared state."""
+        life = self.life
+        await forward(self._publisher, self._settings, accepted, app=life.agent_id, user=life.user_id)
 
-    async def _forwarded(self, posted: Coroutine[Any, Any, Appended]) -> Appended:
-        """Waits until the events are durable, and forwards what they change of shared state."""
-        appended, life = await posted, self.life
-        await forward(
-            self._publisher, self._settings, appended.accepted, app=life.agent_id, user=life.user_id
-        )
-        return appended
+
+async def _only(posted: Coroutine[Any, Any, list[Position]]) -> Position:
+    [position] = await posted
+    return position

@@ -7,7 +7,7 @@
 Leaving the block completes the run. An exception that leaves the block fails the run.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Self, TypedDict, Unpack
@@ -90,6 +90,7 @@ class Runfold:
         self, kafka: str = "127.0.0.1:9092", *, prefix: str = "runfold", **options: Unpack[LogOptions]
     ) -> None:
         self.connection = LogConnection(LogSettings(kafka=kafka, prefix=prefix, **options))
+        self._sessions, self._memories = _verbs_of(self.connection)
 
     @classmethod
     def of(cls, settings: LogSettings) -> Self:
@@ -98,6 +99,7 @@ class Runfold:
 
     async def __aenter__(self) -> Self:
         await self.connection.__aenter__()
+        self._sessions, self._memories = _verbs_of(self.connection)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -106,14 +108,14 @@ class Runfold:
     @property
     def sessions(self) -> Sessions:
         """The verbs of sessions. They read from the log alone, as all of this client does."""
-        return Sessions(self.connection, LogSessionReader(self.connection))
+        return self._sessions
 
     @property
     def memories(self) -> Memories:
         """The verbs of memories and banks. They read from the log alone, so `nearest` raises
         `ConfigurationError`.
         """
-        return Memories(self.connection, LogMemoryReader(self.connection))
+        return self._memories
 
     @asynccontextmanager
     async def run(self, *, agent_id: str, **options: Unpack[RunOptions]) -> AsyncIterator[Run]:
@@ -189,13 +191,12 @@ class Runfold:
 
     async def session_runs(self, session_id: str) -> list[Run]:
         """The runs of a session, in the order of their opening. Reads the whole catalog."""
-        return [run for run in await self.runs() if run.life.session_id == session_id]
+        lives = [life for life in await self._existing_lives() if life.session_id == session_id]
+        return [self.connection.run_of(life) for life in lives]
 
     async def runs(self) -> list[Run]:
         """All runs, in the order of their opening. Reads the whole catalog."""
-        await self.connection.catalog.follow_all()
-        lives = sorted(self._existing_lives(), key=lambda life: life.log_id)
-        return [self.connection.run_of(life) for life in lives]
+        return [self.connection.run_of(life) for life in await self._existing_lives()]
 
     async def history(self, *, session_id: str | None = None) -> AsyncIterator[tuple[Run, Admitted]]:
         """The log of every run, or of a session's runs, one run after the other in the order of
@@ -205,8 +206,11 @@ class Runfold:
             async for admitted in run.history():
                 yield run, admitted
 
-    def _existing_lives(self) -> Iterator[Life]:
-        return (life for life in self.connection.catalog.lives() if not life.deleted)
+    async def _existing_lives(self) -> list[Life]:
+        """The lives of all runs, in the order of their opening."""
+        await self.connection.catalog.follow_all()
+        lives = (life for life in self.connection.catalog.lives() if not life.deleted)
+        return sorted(lives, key=lambda life: life.log_id)
 
     async def _first_life(self, opened: Life) -> Life:
         """The life that comes first in the catalog. The topic of `opened` is deleted if another
@@ -232,6 +236,14 @@ class Runfold:
         )
         await self.connection.open_topic(topic, event)
         await self.connection.announce(life)
+
+
+def _verbs_of(connection: LogConnection) -> tuple[Sessions, Memories]:
+    """The verbs for as long as the connection is entered, because they keep sessions open."""
+    return (
+        Sessions(connection, LogSessionReader(connection)),
+        Memories(connection, LogMemoryReader(connection)),
+    )
 
 
 def _check_owner(life: Life, *, agent_id: str, session_id: str | None) -> None:

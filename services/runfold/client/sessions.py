@@ -18,6 +18,7 @@ from typing import Any, Unpack
 from runfold.client.appender import Position
 from runfold.client.connection import LogConnection
 from runfold.client.envelope import Envelope
+from runfold.client.pages import check_limit
 from runfold.client.records import outgoing
 from runfold.client.session import (
     EventSelection,
@@ -220,7 +221,9 @@ class Sessions:
         The cursor names the last session of the page, so sessions that are created meanwhile shift
         nothing. It is None on the last page. With several filters a session matches all of them.
         """
-        return await self._reader.list(app=app, user=user, labels=labels or {}, limit=limit, cursor=cursor)
+        return await self._reader.list(
+            app=app, user=user, labels=labels or {}, limit=check_limit(limit), cursor=cursor
+        )
 
     async def _unexpired(self, session_id: str, now: datetime) -> SessionRecord | None:
         """The session that has the id, if there is one. A session that has expired is deleted."""

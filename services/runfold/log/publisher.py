@@ -9,7 +9,7 @@ later. A caller that repeats it keeps the `event_id`, so the fold counts the eve
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
@@ -20,6 +20,8 @@ from runfold.log.driver import kafka_errors, quieten_aiokafka, stop
 from runfold.log.settings import LogSettings
 from runfold_schemas.errors import EventTooLargeError
 from runfold_schemas.topics import DEAD_LETTER_BYTES_MAX, RECORD_BYTES_MAX
+
+NOT_CONNECTED: Final = "not connected: enter the client first, `async with Runfold(...) as runfold:`"
 
 
 class Outgoing(NamedTuple):
@@ -35,13 +37,14 @@ Ack = asyncio.Future[RecordMetadata]
 
 
 class Publisher:
-    """Appends records to topics."""
+    """Appends records to topics. After it is closed, it raises `RuntimeError`."""
 
     def __init__(self, settings: LogSettings, producer: AIOKafkaProducer) -> None:
         self._settings = settings
         self._producer = producer
         self._retired: set[asyncio.Task[None]] = set()
         self._failed = False
+        self._closed = False
         self._replacing = asyncio.Lock()
 
     @classmethod
@@ -112,6 +115,7 @@ class Publisher:
                 return await asyncio.shield(ack)
 
     async def close(self) -> None:
+        self._closed = True
         self._retire(self._producer)
         _, unfinished = await asyncio.wait(self._retired, timeout=self._settings.publish_timeout_seconds)
         for task in unfinished:
@@ -126,6 +130,8 @@ class Publisher:
             self._failed = True
 
     async def _healthy(self) -> AIOKafkaProducer:
+        if self._closed:
+            raise RuntimeError(NOT_CONNECTED)
         if self._failed:
             async with self._replacing:
                 if self._failed:
