@@ -81,7 +81,9 @@ class RunfoldSession:
         await self._connection.__aexit__(*exc_info)
 
     async def close(self) -> None:
-        """Closes the connections, from any loop. A later call connects again."""
+        """Closes the connections as soon as no call uses them any more, from any loop. A later call
+        connects again. The connection of an `async with` block closes when the block is left.
+        """
         await self._connection.close()
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:

@@ -10,8 +10,12 @@ The verbs are those of `runfold.Runfold`, with the same parameters. Each call bl
 thread until it has its result, also in a thread whose event loop is running, as in a notebook.
 Threads may share all objects.
 
+A client, its sessions and memories, and its runs share one connection, which stays open while any
+of them is in use.
+
 Most verbs are one line: `_verb` takes the parameters and the docstring of the asynchronous method.
-A method is written out if its result is asynchronous itself: a run, an iterator or a task.
+A method is written out if its result is asynchronous itself (a run, an iterator or a task), or if
+it takes an iterable, which is read in the caller's thread.
 """
 
 import asyncio
@@ -23,15 +27,17 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Sequence,
 )
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial, wraps
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from runfold.client import memories, run, runfold, sessions
 from runfold.client.appender import Position
 from runfold.client.background import KeptConnection, background
+from runfold.client.background_reading import BackgroundReading
 from runfold.client.envelope import Envelope, ResponseEnvelope
 from runfold.client.runfold import LogOptions, RunOptions
 from runfold_projections.admission import Admitted
@@ -43,16 +49,8 @@ from runfold_schemas.messages import Message, Provider
 
 AnswerT = TypeVar("AnswerT")
 ChunkT = TypeVar("ChunkT")
-ItemT = TypeVar("ItemT")
 ParametersT = ParamSpec("ParametersT")
 TargetT = TypeVar("TargetT")
-
-_BATCH: Final = 256
-"""How many events of a history the background loop reads before it hands them over."""
-
-
-def _wait(work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
-    return background().call(work)
 
 
 def _verb(
@@ -62,19 +60,26 @@ def _verb(
 
     @wraps(method)
     def call(self: Any, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs) -> AnswerT:
-        return _wait(method(self._target, *args, **kwargs))
+        answer: AnswerT = self._call(lambda target: method(target, *args, **kwargs))
+        return answer
 
     return call
 
 
-class _Face(Generic[TargetT]):
-    """Blocking calls of an asynchronous object, which stays in the background loop."""
+class _ClientVerbs(Generic[TargetT]):
+    """Blocking calls of a part of the asynchronous client. Each call connects if necessary."""
 
-    def __init__(self, target: TargetT) -> None:
-        self._target = target
+    def __init__(
+        self, connection: KeptConnection[runfold.Runfold], part: Callable[[runfold.Runfold], TargetT]
+    ) -> None:
+        self._connection = connection
+        self._part = part
+
+    def _call(self, use: Callable[[TargetT], Coroutine[Any, Any, AnswerT]]) -> AnswerT:
+        return self._connection.call(lambda client: use(self._part(client)))
 
 
-class Sessions(_Face[sessions.Sessions]):
+class Sessions(_ClientVerbs[sessions.Sessions]):
     """The verbs of `runfold.Sessions`. Get them from `Runfold.sessions`."""
 
     create = _verb(sessions.Sessions.create)
@@ -82,15 +87,18 @@ class Sessions(_Face[sessions.Sessions]):
     app_state = _verb(sessions.Sessions.app_state)
     user_state = _verb(sessions.Sessions.user_state)
     append = _verb(sessions.Sessions.append)
-    append_batch = _verb(sessions.Sessions.append_batch)
-    run_id = _verb(sessions.Sessions.run_id)
     update = _verb(sessions.Sessions.update)
     end = _verb(sessions.Sessions.end)
     delete = _verb(sessions.Sessions.delete)
     list = _verb(sessions.Sessions.list)
 
+    @wraps(sessions.Sessions.append_batch)
+    def append_batch(self, session_id: str, batch: Iterable[Data | AnyEvent]) -> Sequence[Position]:
+        events = tuple(batch)
+        return self._call(lambda target: target.append_batch(session_id, events))
 
-class Memories(_Face[memories.Memories]):
+
+class Memories(_ClientVerbs[memories.Memories]):
     """The verbs of `runfold.Memories`. Get them from `Runfold.memories`."""
 
     create_bank = _verb(memories.Memories.create_bank)
@@ -108,13 +116,19 @@ class Memories(_Face[memories.Memories]):
     nearest = _verb(memories.Memories.nearest)
     revisions = _verb(memories.Memories.revisions)
     revision = _verb(memories.Memories.revision)
-    change_all = _verb(memories.Memories.change_all)
 
 
-class Run(_Face[run.Run]):
+class Run:
     """One run, to publish to and to read back. Get it from `Runfold.open_run`, `Runfold.run` or
     `Runfold.get_run`.
+
+    A fork does not take it along: in the child, every verb raises `RuntimeError`.
     """
+
+    def __init__(self, connection: KeptConnection[runfold.Runfold], target: run.Run) -> None:
+        self._connection = connection  # which is closed when nobody has it any more
+        self._loop = background()
+        self._target = target
 
     @property
     def run_id(self) -> str:
@@ -150,7 +164,6 @@ class Run(_Face[run.Run]):
         return self._target.event(data, **envelope)
 
     publish = _verb(run.Run.publish)
-    publish_batch = _verb(run.Run.publish_batch)
     flush = _verb(run.Run.flush)
     start = _verb(run.Run.start)
     pause = _verb(run.Run.pause)
@@ -162,25 +175,34 @@ class Run(_Face[run.Run]):
     repair = _verb(run.Run.repair)
     record = _verb(run.Run.record)
 
+    @wraps(run.Run.publish_batch)
+    def publish_batch(self, batch: Iterable[Data | AnyEvent], *, late: bool = False) -> list[Position]:
+        events = tuple(batch)
+        return self._call(lambda target: target.publish_batch(events, late=late))
+
     @wraps(run.Run.label)
     def label(self, **labels: str) -> Position:
-        return _wait(self._target.label(**labels))
+        return self._call(lambda target: target.label(**labels))
 
     def send(
         self, data: Data | AnyEvent, *, late: bool = False, **envelope: Unpack[Envelope]
     ) -> Future[Position]:
-        """As `publish`, but returns once the event is on its way. The future has its position;
-        `flush` waits for all of them.
+        """As `publish`, but returns once the event is on its way. The future has its position and
+        cannot be cancelled; `flush` waits for all of them.
         """
-        return _wait(_sent(self._target.send(data, late=late, **envelope)))
+
+        async def send(target: run.Run) -> Future[Position]:
+            return _SentFuture(self, await target.send(data, late=late, **envelope))
+
+        return self._call(send)
 
     def history(self, *, first_offset: int = 0, end: int | None = None) -> Generator[Admitted, None, None]:
         """The records of the run's log with their outcomes, read from Kafka."""
-        return _iterate(self._target.history(first_offset=first_offset, end=end), batch=_BATCH)
+        return BackgroundReading(self._target.history(first_offset=first_offset, end=end), self._loop).all()
 
     def events(self) -> Generator[AnyEvent, None, None]:
         """The accepted and late events, in order, read from Kafka."""
-        return _iterate(self._target.events(), batch=_BATCH)
+        return BackgroundReading(self._target.events(), self._loop).all()
 
     @overload
     def ledger(self) -> list[Message]: ...
@@ -196,8 +218,8 @@ class Run(_Face[run.Run]):
         lossy: Lossy = "refuse",
     ) -> list[Message] | Encoded:
         if format is None:
-            return _wait(self._target.ledger())
-        return _wait(self._target.ledger(format, lossy=lossy))
+            return self._call(run.Run.ledger)
+        return self._call(lambda target: target.ledger(format, lossy=lossy))
 
     def record_stream(
         self,
@@ -207,14 +229,33 @@ class Run(_Face[run.Run]):
         request: Encoded | None = None,
         **envelope: Unpack[ResponseEnvelope],
     ) -> Generator[ChunkT, None, None]:
-        """Passes on the chunks of a model's stream unchanged, and publishes their content in the
-        background. The stream is read in a thread of its own.
+        """Yields the chunks of a model's stream untouched, and publishes their content in the
+        background. The stream is read in the thread that reads the chunks.
 
         After the last chunk everything is durable. If the stream breaks off, or the generator is
         closed early, what arrived is published and marked as unfinished. Takes what `record` takes.
         """
-        chunks = self._target.record_stream(stream, provider=provider, request=request, **envelope)
-        return _iterate(chunks, batch=1)
+        handed: _HandedOver[ChunkT] = _HandedOver()
+        recorded = self._target.record_stream(handed, provider=provider, request=request, **envelope)
+        return self._recorded(stream, handed, recorded)
+
+    def _recorded(
+        self,
+        stream: Iterable[ChunkT],
+        handed: "_HandedOver[ChunkT]",
+        recorded: AsyncGenerator[ChunkT, None],
+    ) -> Generator[ChunkT, None, None]:
+        reading = BackgroundReading(recorded, self._loop)
+        try:
+            for chunk in stream:
+                handed.next = (chunk,)
+                yield from reading.next()
+            reading.next()  # there is none, so the recording ends
+        finally:
+            reading.close()
+
+    def _call(self, use: Callable[[run.Run], Coroutine[Any, Any, AnswerT]]) -> AnswerT:
+        return self._loop.call(use(self._target))
 
 
 class Runfold:
@@ -234,9 +275,11 @@ class Runfold:
         connect = partial(runfold.Runfold, kafka, prefix=prefix, **options)
         connect()  # which checks the options
         self._connection = KeptConnection(connect)
+        self._sessions = Sessions(self._connection, lambda client: client.sessions)
+        self._memories = Memories(self._connection, lambda client: client.memories)
 
     def __enter__(self) -> Self:
-        _wait(self._connection.open())
+        self._connection.call_open()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -246,17 +289,17 @@ class Runfold:
         """Closes the connection. A later call connects again; runs that were opened before stay
         closed.
         """
-        _wait(self._connection.close())
+        self._connection.call_close()
 
     @property
     def sessions(self) -> Sessions:
         """The verbs of sessions, which read from the log alone."""
-        return Sessions(self._client().sessions)
+        return self._sessions
 
     @property
     def memories(self) -> Memories:
         """The verbs of memories and banks, which read from the log alone."""
-        return Memories(self._client().memories)
+        return self._memories
 
     @contextmanager
     def run(self, *, agent_id: str, **options: Unpack[RunOptions]) -> Iterator[Run]:
@@ -265,44 +308,52 @@ class Runfold:
         Leaving the block completes the run. An exception that leaves the block fails the run with
         the error.
         """
-        block = self._client().run(agent_id=agent_id, **options)
-        opened = Run(_wait(block.__aenter__()))
+
+        async def enter(client: runfold.Runfold) -> tuple[AbstractAsyncContextManager[run.Run], run.Run]:
+            block = client.run(agent_id=agent_id, **options)
+            return block, await block.__aenter__()
+
+        block, target = self._connection.call(enter)
+        opened = Run(self._connection, target)
         try:
             yield opened
         except BaseException as error:
-            _wait(block.__aexit__(type(error), error, error.__traceback__))
+            raised = error
+            opened._call(lambda _: block.__aexit__(type(raised), raised, raised.__traceback__))  # noqa: SLF001
             raise
-        _wait(block.__aexit__(None, None, None))
+        opened._call(lambda _: block.__aexit__(None, None, None))  # noqa: SLF001
 
     @wraps(runfold.Runfold.open_run)
     def open_run(self, *, agent_id: str, **options: Unpack[RunOptions]) -> Run:
-        return Run(_wait(self._client().open_run(agent_id=agent_id, **options)))
+        target = self._connection.call(lambda client: client.open_run(agent_id=agent_id, **options))
+        return Run(self._connection, target)
 
     @wraps(runfold.Runfold.get_run)
     def get_run(self, run_id: str, *, turn_id: str | None = None) -> Run:
-        return Run(_wait(self._client().get_run(run_id, turn_id=turn_id)))
+        target = self._connection.call(lambda client: client.get_run(run_id, turn_id=turn_id))
+        return Run(self._connection, target)
 
     def session_runs(self, session_id: str) -> list[Run]:
         """The runs of a session, in the order of their opening. Reads the whole catalog."""
-        return [Run(opened) for opened in _wait(self._client().session_runs(session_id))]
+        targets = self._connection.call(lambda client: client.session_runs(session_id))
+        return [Run(self._connection, target) for target in targets]
 
     def runs(self) -> list[Run]:
         """All runs, in the order of their opening. Reads the whole catalog."""
-        return [Run(opened) for opened in _wait(self._client().runs())]
+        targets = self._connection.call(runfold.Runfold.runs)
+        return [Run(self._connection, target) for target in targets]
 
     def history(self, *, session_id: str | None = None) -> Generator[tuple[Run, Admitted], None, None]:
         """The log of every run, or of a session's runs, one run after the other in the order of
         their opening.
         """
-        for opened, admitted in _iterate(self._client().history(session_id=session_id), batch=_BATCH):
-            yield Run(opened), admitted
 
-    def _client(self) -> runfold.Runfold:
-        return self._connection.call(_itself)
+        async def history(client: runfold.Runfold) -> AsyncIterator[tuple[run.Run, Admitted]]:
+            return client.history(session_id=session_id)
 
-
-async def _itself(client: runfold.Runfold) -> runfold.Runfold:
-    return client
+        reading = BackgroundReading(self._connection.call(history), background())
+        for target, admitted in reading.all():
+            yield Run(self._connection, target), admitted
 
 
 class _SentFuture(Future[Position]):
@@ -310,8 +361,10 @@ class _SentFuture(Future[Position]):
     asked the future for it.
     """
 
-    def __init__(self, task: asyncio.Task[Position]) -> None:
+    def __init__(self, run: Run, task: asyncio.Task[Position]) -> None:
         super().__init__()
+        self.set_running_or_notify_cancel()  # nobody can take the event back
+        self._run = run  # whose connection stays open until the event is durable
         self._task = task
         task.add_done_callback(self._copy)
 
@@ -334,34 +387,17 @@ class _SentFuture(Future[Position]):
             self.set_exception(error)
 
 
-async def _sent(send: Coroutine[Any, Any, asyncio.Task[Position]]) -> Future[Position]:
-    return _SentFuture(await send)
+class _HandedOver(Generic[ChunkT]):
+    """A stream whose next chunk the caller's thread puts here before the recording asks for it."""
 
+    def __init__(self) -> None:
+        self.next: tuple[ChunkT, ...] = ()
 
-def _iterate(items: AsyncIterator[ItemT], *, batch: int) -> Generator[ItemT, None, None]:
-    """The items of an asynchronous iterator, which is read in the background loop."""
-    loop = background()
-    try:
-        while True:
-            taken, error = loop.call(_take(items, batch))
-            yield from taken
-            if error is not None:
-                raise error
-            if len(taken) < batch:
-                return
-    finally:
-        if isinstance(items, AsyncGenerator):
-            loop.finish(items.aclose())
+    def __aiter__(self) -> AsyncIterator[ChunkT]:
+        return self
 
-
-async def _take(items: AsyncIterator[ItemT], count: int) -> tuple[list[ItemT], BaseException | None]:
-    """The next items, at most `count`, and the error that came after them."""
-    taken: list[ItemT] = []
-    try:
-        async for item in items:
-            taken.append(item)
-            if len(taken) == count:
-                break
-    except BaseException as error:  # noqa: BLE001  # the caller raises it
-        return taken, error
-    return taken, None
+    async def __anext__(self) -> ChunkT:
+        if not self.next:
+            raise StopAsyncIteration
+        [chunk], self.next = self.next, ()
+        return chunk

@@ -5,6 +5,10 @@ holds.
 import asyncio
 import contextvars
 import gc
+import os
+import signal
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import AsyncIterator
@@ -13,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from runfold.client.background import KeptConnection, background
+from runfold.client.background import BackgroundLoop, KeptConnection, background
+from runfold.client.background_reading import BackgroundReading
 
 
 class Connection:
@@ -24,12 +29,13 @@ class Connection:
         self.closed = threading.Event()
         self.loops: set[asyncio.AbstractEventLoop] = set()
         self.failure: Exception | None = None
+        self.connecting_seconds = 0.0
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator["Connection"]:
         self.opened += 1
         self.closed.clear()
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.connecting_seconds)
         if self.failure is not None:
             raise self.failure
         try:
@@ -93,6 +99,56 @@ async def test_a_closed_connection_opens_again():
 
     assert connection.closed.is_set()
     assert await kept.run(use) == 2
+
+
+@pytest.mark.parametrize("began_seconds", [0, 0.05], ids=["while it connects", "during a call"])
+async def test_closing_waits_for_the_calls_that_use_the_connection(began_seconds: float):
+    connection = Connection()
+    connection.connecting_seconds = 0.02
+    kept = KeptConnection(connection.connect)
+
+    async def use_slowly(connection: Connection) -> bool:
+        await asyncio.sleep(0.1)
+        return not connection.closed.is_set()
+
+    call = asyncio.create_task(kept.run(use_slowly))
+    await asyncio.sleep(began_seconds)
+    await kept.open()
+    closing = asyncio.create_task(kept.close())
+
+    assert await call
+    await closing
+    assert connection.closed.is_set()
+
+
+async def test_a_call_while_the_connection_closes_opens_another_one():
+    connection = Connection()
+    kept = KeptConnection(connection.connect)
+    began = threading.Event()
+
+    async def use_slowly(_: Connection) -> None:
+        began.set()
+        await asyncio.sleep(0.05)
+
+    call = asyncio.create_task(kept.run(use_slowly))
+    await asyncio.to_thread(began.wait)
+    closing = asyncio.create_task(kept.close())
+    await asyncio.sleep(0.01)
+
+    assert await kept.run(use) == 2
+    await asyncio.gather(call, closing)
+    await kept.close()
+
+
+def test_closing_blocks_a_thread_until_the_connection_is_closed():
+    connection = Connection()
+    kept = KeptConnection(connection.connect)
+    kept.call_close()
+    kept.call_open()
+
+    kept.call_close()
+
+    assert connection.closed.is_set()
 
 
 async def test_a_connection_that_fails_to_open_says_why_and_is_tried_again():
@@ -198,3 +254,144 @@ async def test_the_background_loop_does_not_wait_for_itself():
     with pytest.raises(RuntimeError, match="asynchronous"):
         await background().run(work())
     assert await background().run(background().run(asyncio.sleep(0, 1))) == 1
+
+
+def test_an_interrupted_thread_waits_until_its_work_has_ended():
+    steps: list[str] = []
+
+    async def work() -> None:
+        try:
+            interrupt()
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)
+            steps.append("cleaned up")
+
+    with pytest.raises(KeyboardInterrupt):
+        background().call(work())
+
+    assert steps == ["cleaned up"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupted_iteration_closes_the_iterator(times: int):
+    steps: list[str] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+            for number in range(times):
+                threading.Timer(0.1 * number, interrupt).start()
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.2)
+            steps.append("cleaned up")
+
+    with pytest.raises(KeyboardInterrupt):
+        list(BackgroundReading(numbers(), background()).all())
+
+    assert steps == ["cleaned up"]
+
+
+def interrupt() -> None:
+    """Ctrl-C."""
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
+
+
+def test_an_iteration_gives_all_items_before_the_error_that_follows_them():
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(600):
+            yield number
+        raise KeyError("k")
+
+    read: list[int] = []
+    with pytest.raises(KeyError):
+        read.extend(BackgroundReading(numbers(), background()).all())
+    reading = BackgroundReading(numbers(), background()).all()
+    assert [next(reading) for _ in range(300)] == list(range(300))
+    reading.close()
+
+
+def test_work_for_the_loop_of_a_parent_process_is_refused():
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(600):
+            yield number
+
+    reading, loop = BackgroundReading(numbers(), background()).all(), background()
+    next(reading)
+
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        os._exit(0 if refuses(lambda: list(reading)) and refuses(lambda: loop.call(asyncio.sleep(0))) else 1)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert len(list(reading)) == 599
+
+
+def refuses(call: Any) -> bool:
+    try:
+        call()
+    except RuntimeError as error:
+        return "open it again" in str(error)
+    return False
+
+
+def test_a_loop_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch):
+    def fail() -> None:
+        raise OSError(24, "Too many open files")
+
+    failures: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            BackgroundLoop()
+        except OSError as error:
+            failures.append(error)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("asyncio.events.new_event_loop", fail)
+        thread = threading.Thread(target=start, daemon=True)
+        thread.start()
+        thread.join(10)
+
+    assert [str(error) for error in failures] == ["[Errno 24] Too many open files"]
+
+
+AT_THE_END = """
+import atexit
+from runfold.client.background import KeptConnection, background
+from runfold.sync import Runfold
+
+def at_the_end():
+    runfold.close()
+    for late in (lambda: runfold.sessions.list(), lambda: run_loop.call(work()), lambda: background()):
+        try:
+            late()
+        except RuntimeError as error:
+            print(error)
+
+async def work():
+    return 1
+
+atexit.register(at_the_end)
+runfold = Runfold("127.0.0.1:1")
+run_loop = background()
+assert run_loop.call(work()) == 1
+"""
+
+
+def test_calls_after_the_end_of_the_program_are_refused_without_a_warning():
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-c", AT_THE_END],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["the program is ending, and Runfold has closed its connections"] * 3

@@ -97,3 +97,14 @@ async def test_a_server_that_is_not_there_is_unavailable_and_the_client_can_be_u
         await sessions.close()
         with pytest.raises(UnavailableError):
             await sessions.delete("s")
+
+
+async def test_an_error_without_a_text_is_named(monkeypatch: pytest.MonkeyPatch):
+    async def time_out(*_: object, **__: object) -> None:
+        raise httpx.ReadTimeout("")
+
+    monkeypatch.setattr(httpx.AsyncClient, "request", time_out)
+
+    async with HttpSessions("http://127.0.0.1:1") as sessions:
+        with pytest.raises(UnavailableError, match="ReadTimeout"):
+            await sessions.view("s")

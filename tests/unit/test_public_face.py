@@ -11,6 +11,7 @@ from types import UnionType
 from typing import Any, Union, Unpack, get_args, get_origin, get_type_hints
 
 import pytest
+from tests.faces import FACES, INTERNAL, public_methods
 
 import runfold
 from runfold import Envelope, Memories, Run, Runfold, Sessions
@@ -26,26 +27,7 @@ from runfold.remote.memories import HttpMemories
 from runfold.remote.sessions import HttpSessions
 from runfold_schemas import errors
 
-FACES = (Runfold, Run, Sessions, Memories)
-
-INTERNAL = {
-    Runfold: {"of"},  # for services, which have settings already
-    Sessions: {"run_id"},  # for the HTTP API, which names the run
-    Memories: {"change_all"},  # for the generation of memories
-    HttpSessions: {"close"},  # a connection of its own
-    HttpMemories: {"close"},
-}
-"""Public methods that are no verbs."""
-
 GENERATION = {"generate", "ingest"}
-
-
-def public_methods(kind: type) -> dict[str, Any]:
-    return {
-        name: member
-        for name, member in inspect.getmembers(kind, inspect.isfunction)
-        if not name.startswith("_")
-    }
 
 
 def test_every_error_is_importable_from_runfold():
@@ -151,7 +133,7 @@ def test_recording_and_opening_show_their_options():
 
 
 IMPORTING = """
-import gc, importlib, json, logging, pkgutil, signal, sys, threading, warnings
+import atexit, gc, importlib, json, logging, pkgutil, signal, sys, threading, warnings
 
 def everything():
     root = logging.getLogger()
@@ -165,13 +147,13 @@ def everything():
         "changed loggers": {name: told for name, told in loggers.items() if told != [0, True, 0, 0]},
         "gc": [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), len(gc.callbacks)],
         "signals": {int(one): str(signal.getsignal(one)) for one in signal.valid_signals()},
-        "hooks": [sys.excepthook is sys.__excepthook__, threading.active_count()],
+        "hooks": [sys.excepthook is sys.__excepthook__, threading.active_count(), atexit._ncallbacks()],
         "filters": len(warnings.filters),
     }
 
 import asyncio, aiokafka, pydantic
 before = everything()
-import runfold, runfold.stores, runfold.client, runfold.log
+import runfold, runfold.stores, runfold.sync, runfold.client, runfold.log
 for package in (runfold.client, runfold.log):
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         if module.name != "runfold.log.catalog_group":

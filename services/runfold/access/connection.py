@@ -2,94 +2,120 @@
 directly.
 
 Frameworks create their services before any event loop runs, call them from many loops, and mostly
-never close them. So the connection is a `KeptConnection`, which opens with the first call and
+never close them. So a connection opens with the first call, is held by the background loop, and
 serves every loop.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
-from functools import partial
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-from runfold.client.background import KeptConnection
+from runfold.client.background import HeldConnection, KeptConnection
 
 AnswerT = TypeVar("AnswerT")
 VerbsT = TypeVar("VerbsT")
+VerbsT_co = TypeVar("VerbsT_co", covariant=True)
 
 
-class FrameworkConnection(Generic[VerbsT]):
-    """A connection to the API at `url`, or without a URL to the servers in `settings`, which are
-    fields of `runfold.settings.Settings`.
-
-    Its `async with` block opens a connection in the loop that enters the block, which saves calls
-    from that loop the way to the background loop. Calls from other loops, and without a block, use
-    a connection of the background loop.
+class FrameworkConnection(Protocol[VerbsT_co]):
+    """The verbs of Runfold for any number of event loops and threads. It may be an `async with`
+    block.
     """
 
-    def __init__(
-        self,
-        url: str | None,
-        settings: Mapping[str, Any],
-        *,
-        over_http: Callable[[str], AbstractAsyncContextManager[VerbsT]],
-        direct: Callable[[Mapping[str, Any]], AbstractAsyncContextManager[VerbsT]],
-    ) -> None:
-        if url is not None and settings:
-            raise ValueError(
-                f"pass either a url or {', '.join(settings)}, not both: the API knows its own servers"
-            )
-        if url is not None and not url.startswith(("http://", "https://")):
-            raise ValueError(
-                f"{url!r} is not the URL of Runfold's API: it must begin with http:// or https://"
-            )
-        self._connect = partial(direct, settings) if url is None else partial(over_http, url)
-        self._background = KeptConnection(self._connect)
-        self._entered: list[_Entered[VerbsT]] = []
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc_info: object) -> None: ...
+
+    async def run(self, use: Callable[[VerbsT_co], Awaitable[AnswerT]]) -> AnswerT:
+        """Calls `use` with the verbs, and returns its result. Raises `UnavailableError` and
+        `ConfigurationError` if it cannot connect.
+        """
+
+    async def close(self) -> None:
+        """Closes the connection of the background loop as soon as no call uses it any more. A later
+        call connects again.
+        """
+
+
+class HttpConnection(Generic[VerbsT]):
+    """Verbs over HTTP, whose requests run in the background loop. Leaving the block is `close`."""
+
+    def __init__(self, verbs: VerbsT, close: Callable[[], Awaitable[None]]) -> None:
+        self._verbs = verbs
+        self._close = close
 
     async def __aenter__(self) -> Self:
-        stack = AsyncExitStack()
-        verbs = await stack.enter_async_context(self._connect())
-        self._entered.append(_Entered(asyncio.get_running_loop(), verbs, stack))
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        entered = self._of_running_loop()
-        if entered is not None:
-            await self._leave(entered)
+        await self.close()
 
     async def run(self, use: Callable[[VerbsT], Awaitable[AnswerT]]) -> AnswerT:
-        """Calls `use` with the verbs, and returns what it returns. Raises `UnavailableError` and
-        `ConfigurationError` if it cannot connect.
-        """
-        entered = self._of_running_loop()
-        return await (self._background.run(use) if entered is None else use(entered.verbs))
+        return await use(self._verbs)
 
     async def close(self) -> None:
-        """Closes the connections of this loop and of the background loop. A later call connects
-        again.
-        """
-        while (entered := self._of_running_loop()) is not None:
-            await self._leave(entered)
+        await self._close()
+
+
+class DirectConnection(Generic[VerbsT]):
+    """Verbs on Kafka and MongoDB.
+
+    Its `async with` block holds a connection of the loop that enters the block, so calls from that
+    loop need not go through the background loop. The blocks of one loop share that connection,
+    which is closed when the last block is left. All other calls use a connection of the background
+    loop.
+    """
+
+    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[VerbsT]]) -> None:
+        self._connect = connect
+        self._background = KeptConnection(connect)
+        self._of_loops: dict[asyncio.AbstractEventLoop, HeldConnection[VerbsT]] = {}
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        held = self._of_loops.get(loop)
+        if held is None or not held.is_usable():
+            held = self._of_loops[loop] = HeldConnection(self._connect)
+        await held.enter()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._leave(self._of_loops[asyncio.get_running_loop()])
+
+    async def run(self, use: Callable[[VerbsT], Awaitable[AnswerT]]) -> AnswerT:
+        held = self._of_loops.get(asyncio.get_running_loop()) if self._of_loops else None
+        if held is None or not held.is_usable():
+            return await self._background.run(use)
+        verbs = await held.enter()
+        try:
+            return await use(verbs)
+        finally:
+            await self._leave(held)
+
+    async def close(self) -> None:
         await self._background.close()
 
-    def _of_running_loop(self) -> "_Entered[VerbsT] | None":
-        if not self._entered:
-            return None
+    async def _leave(self, held: HeldConnection[VerbsT]) -> None:
+        held.leave()
+        if not held.is_used():
+            await held.close()
+            self._forget(held)
+
+    def _forget(self, held: HeldConnection[VerbsT]) -> None:
         loop = asyncio.get_running_loop()
-        return next((entered for entered in reversed(self._entered) if entered.loop is loop), None)
-
-    async def _leave(self, entered: "_Entered[VerbsT]") -> None:
-        self._entered.remove(entered)
-        await entered.stack.aclose()
+        if self._of_loops.get(loop) is held:
+            del self._of_loops[loop]
 
 
-class _Entered(NamedTuple, Generic[VerbsT]):
-    """A connection of one loop, for the length of an `async with` block."""
-
-    loop: asyncio.AbstractEventLoop
-    verbs: VerbsT
-    stack: AsyncExitStack
+def check_address(url: str | None, settings: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for a URL beside settings, and for a URL that is not one of the API."""
+    if url is not None and settings:
+        raise ValueError(
+            f"pass either a url or {', '.join(settings)}, not both: the API knows its own servers"
+        )
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise ValueError(f"{url!r} is not the URL of Runfold's API: it must begin with http:// or https://")
 
 
 @contextmanager

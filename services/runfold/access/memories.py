@@ -4,22 +4,29 @@ on Kafka and MongoDB directly.
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
-from runfold.access.connection import FrameworkConnection, needing_servers
+from runfold.access.connection import (
+    DirectConnection,
+    FrameworkConnection,
+    HttpConnection,
+    check_address,
+    needing_servers,
+)
 from runfold.generation.verbs import MemoryBackend
 from runfold.remote.memories import HttpMemories
 
 
 def memory_connection(url: str | None, settings: Mapping[str, Any]) -> FrameworkConnection[MemoryBackend]:
-    """As `FrameworkConnection`. Raises `ValueError`."""
-    return FrameworkConnection(url, settings, over_http=_over_http, direct=_direct)
-
-
-@asynccontextmanager
-async def _over_http(url: str) -> AsyncIterator[MemoryBackend]:
-    async with HttpMemories(url) as memories:
-        yield MemoryBackend(memories, memories)
+    """A connection to the API at `url`, or without a URL to the servers in `settings`, which are
+    fields of `runfold.settings.Settings`. Raises `ValueError`.
+    """
+    check_address(url, settings)
+    if url is None:
+        return DirectConnection(partial(_direct, settings))
+    memories = HttpMemories(url)
+    return HttpConnection(MemoryBackend(memories, memories), memories.close)
 
 
 @asynccontextmanager

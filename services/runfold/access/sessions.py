@@ -3,22 +3,29 @@ directly."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
-from runfold.access.connection import FrameworkConnection, needing_servers
+from runfold.access.connection import (
+    DirectConnection,
+    FrameworkConnection,
+    HttpConnection,
+    check_address,
+    needing_servers,
+)
 from runfold.client.session import SessionVerbs
 from runfold.remote.sessions import HttpSessions
 
 
 def session_connection(url: str | None, settings: Mapping[str, Any]) -> FrameworkConnection[SessionVerbs]:
-    """As `FrameworkConnection`. Raises `ValueError`."""
-    return FrameworkConnection(url, settings, over_http=_over_http, direct=_direct)
-
-
-@asynccontextmanager
-async def _over_http(url: str) -> AsyncIterator[SessionVerbs]:
-    async with HttpSessions(url) as sessions:
-        yield sessions
+    """A connection to the API at `url`, or without a URL to the servers in `settings`, which are
+    fields of `runfold.settings.Settings`. Raises `ValueError`.
+    """
+    check_address(url, settings)
+    if url is None:
+        return DirectConnection(partial(_direct, settings))
+    sessions = HttpSessions(url)
+    return HttpConnection[SessionVerbs](sessions, sessions.close)
 
 
 @asynccontextmanager

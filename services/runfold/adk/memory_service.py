@@ -102,7 +102,9 @@ class RunfoldMemoryService(BaseMemoryService):
         await self._connection.__aexit__(*exc_info)
 
     async def close(self) -> None:
-        """Closes the connections, from any loop. A later call connects again."""
+        """Closes the connections as soon as no call uses them any more, from any loop. A later call
+        connects again. The connection of an `async with` block closes when the block is left.
+        """
         await self._connection.close()
 
     async def add_session_to_memory(self, session: Session) -> None:

@@ -63,8 +63,8 @@ class RunfoldSessionService(BaseSessionService):
 
     Without arguments it reads `RUNFOLD_KAFKA`, `RUNFOLD_MONGO` and all other settings from the
     environment. It connects with the first call and works in any event loop and thread; nobody has
-    to close it. In an `async with` block it has a connection of the block's own loop, which makes
-    calls a little cheaper.
+    to close it. On Kafka and MongoDB directly, an `async with` block holds a connection of the
+    block's own loop, which makes calls from that loop a little cheaper.
 
     Appending to a session that has changed since it was loaded raises `StaleSessionError`.
     Appending to a session that has ended raises `SessionEndedError`. `UnavailableError` means that
@@ -88,7 +88,9 @@ class RunfoldSessionService(BaseSessionService):
         await self._connection.__aexit__(*exc_info)
 
     async def close(self) -> None:
-        """Closes the connections, from any loop. A later call connects again."""
+        """Closes the connections as soon as no call uses them any more, from any loop. A later call
+        connects again. The connection of an `async with` block closes when the block is left.
+        """
         await self._connection.close()
 
     async def create_session(

@@ -53,7 +53,7 @@ class HttpClient:
                 lambda client: client.request(method, f"{self.url}/v1/{path}", **options)
             )
         except httpx.HTTPError as error:
-            reason = f"{self.url}: {error or type(error).__name__}"
+            reason = f"{self.url}: {str(error) or type(error).__name__}"
             raise UnavailableError("Runfold", reason=reason) from error
         if response.is_success:
             return response.content
