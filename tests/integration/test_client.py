@@ -10,6 +10,8 @@ import pytest
 from runfold.client.run import Run
 from runfold.client.runfold import Runfold
 from runfold.client.session_log import LogSessionReader
+from runfold.log import reader
+from runfold.log.driver import stop
 from runfold.log.publisher import Outgoing
 from runfold_schemas.errors import InvalidEventError, RejectedError, UnavailableError
 from runfold_schemas.events import PlannerNote, UserMessage
@@ -252,3 +254,22 @@ async def test_a_client_keeps_the_sessions_that_it_has_opened(
 
     assert (await runfold.sessions.append(session.session_id, HELLO)).offset == 1
     assert runfold.memories is runfold.memories
+
+
+async def test_a_read_that_stops_early_closes_its_consumer_at_once(
+    runfold: Runfold, monkeypatch: pytest.MonkeyPatch
+):
+    run = await runfold.open_run(agent_id="a")
+    await run.complete()
+    log = runfold.connection.log_of(run.life)
+    stopped = []
+
+    async def stopping(consumer: Any) -> None:
+        await stop(consumer)
+        stopped.append(consumer)
+
+    monkeypatch.setattr(reader, "stop", stopping)
+
+    assert await log.ended_before(2)
+
+    assert len(stopped) == 2

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,6 +84,9 @@ async def test_both_versions_read_and_write_the_same_through_a_rebuild_of_either
         new = await stack.enter_async_context(served("new", "", settings, tmp_path))
         await until(lambda: share_the_catalog(old, new), what="a part of the catalog for each projector")
         await write(new.api, "beside")
+        for first, second in ((old, new), (new, old)):
+            await check_repetition(first, second)
+            await check_pages(first, second, "before")
         editions, written = [(await stored_names(settings)).edition], Counter[str]()
         for rebuilding in (new, old):
             await rebuild_under_load(rebuilding, old, new, written)
@@ -114,6 +117,44 @@ async def test_both_versions_read_and_write_the_same_through_a_rebuild_of_either
     assert stored.pointer == "generation"
     assert stored.collections == {"pointers", "vectors"} | {f"{one}.{stored.edition}" for one in COLLECTIONS}
     assert {f"{settings.prefix}.projector.{edition}" for edition in editions} <= groups
+
+
+async def check_repetition(first: Version, second: Version) -> None:
+    """Creations with a key, sent to one version and then to the other, count once."""
+    bank = f"/v1/banks/{first.name}-first"
+    await post(first.api, "/v1/banks", {"bank_id": f"{first.name}-first"})
+    for path, body, name in (
+        ("/v1/sessions", {"app": f"{first.name}-first", "state": {"user:k": 1}}, "session_id"),
+        (f"{bank}/memories", {"fact": "likes tea", "scope": SCOPE}, "memory_id"),
+        (f"{bank}/memories", {"fact": "likes tea", "scope": SCOPE, "memory_id": "m"}, "revision_id"),
+    ):
+        key = {"Idempotency-Key": f"{first.name} {name}"}
+        answers = [await version.api.post(path, json=body, headers=key) for version in (first, second)]
+
+        assert all(answer.is_success for answer in answers), [answer.text for answer in answers]
+        assert answers[0].json()[name] == answers[1].json()[name]
+
+
+async def check_pages(first: Version, second: Version, name: str) -> None:
+    """A cursor of one version is continued by the other."""
+    for path, items in (
+        (f"/v1/runs?agent_id={name}", "runs"),
+        (f"/v1/sessions?app={name}", "sessions"),
+        (f"/v1/banks/{name}/memories", "memories"),
+        (f"/v1/banks/{name}/memories/kept/revisions", "revisions"),
+    ):
+        whole: list[Any] = (await get(first.api, path))[items]
+        pages: list[Any] = []
+        parameters = {"limit": "1"}
+        for version in cycle((first, second)):
+            page = await get(version.api, str(httpx.URL(path).copy_merge_params(parameters)))
+            pages += page[items]
+            if page["next_cursor"] is None:
+                break
+            parameters["cursor"] = page["next_cursor"]
+        id_ = "run_id" if items == "runs" else "session_id" if items == "sessions" else "revision_id"
+        assert len(whole) > 1, path
+        assert [each[id_] for each in pages] == [each[id_] for each in whole], path
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ what is still missing.
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, NamedTuple, Unpack
 
 from runfold.client.envelope import Envelope, event_of, naming_index
@@ -175,13 +176,14 @@ class Appender:
         if is_expected and not _may_be_refused(events, ended=self._ended or not is_known):
             return ["late" if self.ended else "accepted"] * len(events)
         outcomes: list[Outcome] = []
-        async for admitted in self.log.history(end=end):
-            if admitted.record.offset >= first_offset:
-                outcomes.append(admitted.outcome)
-            if admitted.event is not None and admitted.counts and admitted.event.type in ENDINGS:
-                self._ended = True
-            if admitted.outcome == "rejected" and admitted.record.offset >= first_offset:
-                raise RejectedError(self.run_id, offset=admitted.record.offset, reason=admitted.reason)
+        async with aclosing(self.log.history(end=end)) as history:
+            async for admitted in history:
+                if admitted.record.offset >= first_offset:
+                    outcomes.append(admitted.outcome)
+                if admitted.event is not None and admitted.counts and admitted.event.type in ENDINGS:
+                    self._ended = True
+                if admitted.outcome == "rejected" and admitted.record.offset >= first_offset:
+                    raise RejectedError(self.run_id, offset=admitted.record.offset, reason=admitted.reason)
         self._known_offset = max(self._known_offset, end)
         return outcomes
 

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
-    AsyncIterator,
     Coroutine,
     Iterable,
     Sequence,
 )
+from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
@@ -159,16 +159,17 @@ class Run:
 
     # Read back.
 
-    def history(self, *, first_offset: int = 0, end: int | None = None) -> AsyncIterator[Admitted]:
+    def history(self, *, first_offset: int = 0, end: int | None = None) -> AsyncGenerator[Admitted, None]:
         """The records of the run's log in order, each with its outcome, read from Kafka: from
         `first_offset` to `end` (exclusive; by default the end of the log as it is now).
         """
         return self._appender.log.history(first_offset=first_offset, end=end)
 
-    async def events(self) -> AsyncIterator[AnyEvent]:
+    async def events(self) -> AsyncGenerator[AnyEvent, None]:
         """The events that count (accepted events and late events) in order, read from Kafka."""
-        async for _, event in self._appender.log.entries():
-            yield event
+        async with aclosing(self._appender.log.entries()) as entries:
+            async for _, event in entries:
+                yield event
 
     @overload
     async def ledger(self) -> list[Message]: ...

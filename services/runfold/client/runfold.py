@@ -7,8 +7,8 @@
 Leaving the block completes the run. An exception that leaves the block fails the run.
 """
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Self, TypedDict, Unpack
 
@@ -198,13 +198,14 @@ class Runfold:
         """All runs, in the order of their opening. Reads the whole catalog."""
         return [self.connection.run_of(life) for life in await self._existing_lives()]
 
-    async def history(self, *, session_id: str | None = None) -> AsyncIterator[tuple[Run, Admitted]]:
+    async def history(self, *, session_id: str | None = None) -> AsyncGenerator[tuple[Run, Admitted], None]:
         """The log of every run, or of a session's runs, one run after the other in the order of
         their opening.
         """
         for run in await (self.runs() if session_id is None else self.session_runs(session_id)):
-            async for admitted in run.history():
-                yield run, admitted
+            async with aclosing(run.history()) as history:
+                async for admitted in history:
+                    yield run, admitted
 
     async def _existing_lives(self) -> list[Life]:
         """The lives of all runs, in the order of their opening."""

@@ -10,6 +10,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -292,11 +293,12 @@ async def _publish_answer(trigger: Trigger, changes: Sequence[Change]) -> Memori
 
 async def _read_answer(trigger: Trigger, *, end: int | None) -> MemoriesGenerated | None:
     event_id = answer_id(trigger.event)
-    async for admitted in trigger.run.log.history(first_offset=trigger.offset, end=end):
-        event = admitted.event
-        if admitted.counts and event is not None and event.event_id == event_id:
-            assert isinstance(event.data, MemoriesGenerated)
-            return event.data
+    async with aclosing(trigger.run.log.history(first_offset=trigger.offset, end=end)) as history:
+        async for admitted in history:
+            event = admitted.event
+            if admitted.counts and event is not None and event.event_id == event_id:
+                assert isinstance(event.data, MemoriesGenerated)
+                return event.data
     return None
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer
@@ -30,10 +30,13 @@ class LogGoneError(UnavailableError):
 
 async def read(
     settings: LogSettings, topic: str, *, partition: int = 0, first_offset: int = 0, end: int | None = None
-) -> AsyncIterator[list[Record]]:
+) -> AsyncGenerator[list[Record], None]:
     """The records of a partition of `topic` in order, one list for each fetch, from `first_offset`
     to `end` (exclusive, by default the current end). Raises `LogGoneError` for a missing topic, and
     `UnavailableError` if no record arrives within the publish timeout.
+
+    It holds a consumer until it is read to its end or closed: use `aclosing` if a loop may leave it
+    early.
     """
     at = Partition(topic, partition)
     async with _consumer(settings, topic) as consumer:

@@ -102,11 +102,12 @@ class Sweep:
         return orphans
 
     async def _opening(self, topic: str) -> RunOpened | None:
-        async for records in read(self._settings, topic, end=1):
-            for record in records:
-                with contextlib.suppress(UndecodableError):
-                    opened = decode(record.value).data
-                    return opened if isinstance(opened, RunOpened) else None
+        async with contextlib.aclosing(read(self._settings, topic, end=1)) as fetches:
+            async for records in fetches:
+                for record in records:
+                    with contextlib.suppress(UndecodableError):
+                        opened = decode(record.value).data
+                        return opened if isinstance(opened, RunOpened) else None
         return None
 
     async def _has_won(self, run: RunTopic, session_id: str) -> bool:

@@ -174,11 +174,7 @@ class LogHistory:
         raise UnavailableError("Kafka", reason=f"offset {offset} of {self._topic} is gone")
 
     def _read(self, first_offset: int, end: int) -> AsyncGenerator[list[Record], None]:
-        # `read` is annotated as an iterator, but it is a generator, which can be closed.
-        reading: AsyncGenerator[list[Record], None] = read(  # type: ignore[assignment]  # see above
-            self._settings, self._topic, first_offset=first_offset, end=end
-        )
-        return reading
+        return read(self._settings, self._topic, first_offset=first_offset, end=end)
 
 
 def _slice_of(page: Page, *, first_offset: int, end: int) -> Slice:
