@@ -361,6 +361,28 @@ def test_a_loop_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch):
     assert [str(error) for error in failures] == ["[Errno 24] Too many open files"]
 
 
+def test_the_end_of_a_program_waits_for_connections_up_to_its_deadline(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("runfold.client.background._CLOSE_SECONDS", 0.1)
+    opened, closed = threading.Event(), threading.Event()
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[None]:
+        opened.set()
+        try:
+            yield
+        finally:
+            await asyncio.sleep(1)
+            closed.set()
+
+    loop = BackgroundLoop()
+    loop.post(lambda: loop.hold(connect))
+    assert opened.wait(10)
+    loop.stop()
+
+    assert not closed.is_set()
+    assert closed.wait(10)
+
+
 AT_THE_END = """
 import atexit
 from runfold.client.background import KeptConnection, background
