@@ -78,7 +78,8 @@ async def test_tasks_of_one_loop_share_the_connection_until_the_last_block_is_le
             await left.wait()
             assert await connection.run(use)
 
-    await asyncio.gather(first(), second())
+    async with asyncio.timeout(10):
+        await asyncio.gather(first(), second())
 
     assert len(made) == 1
     assert not made[0].is_open
