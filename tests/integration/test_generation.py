@@ -25,7 +25,6 @@ from runfold.client.run import Run
 from runfold.client.sessions import Sessions
 from runfold.generation.answering import Trigger, log_run_id
 from runfold.generation.generator import Generator, publish_trigger
-from runfold.generation.logs import log_of
 from runfold.generation.model import Action, Found
 from runfold.generation.options import (
     ChangedMemory,
@@ -112,7 +111,7 @@ def without_model(world: World) -> Generator:
 async def trigger_of(world: World, run: Run) -> Trigger:
     async for one in run.history():
         if isinstance(one.event.data, GenerationRequested):
-            return Trigger(log_of(world.runfold, run.life), one.event, one.record.offset)
+            return Trigger(world.runfold.connection.appender_of(run.life), one.event, one.record.offset)
     raise AssertionError("nothing was asked for")
 
 
@@ -389,7 +388,7 @@ async def test_what_a_process_has_left_another_one_answers_and_completes(
     run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
     bank = await world.memories.bank(world.bank)
     trigger = await publish_trigger(
-        log_of(world.runfold, run.life), bank, world.scope, HELLO, GenerationOptions()
+        world.runfold.connection.appender_of(run.life), bank, world.scope, HELLO, GenerationOptions()
     )
     if is_answered:
         await generator.answer(trigger)
@@ -415,7 +414,7 @@ async def test_what_was_refused_of_a_dead_process_answer_another_one_tries_again
     run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
     bank = await world.memories.bank(world.bank)
     trigger = await publish_trigger(
-        log_of(world.runfold, run.life), bank, world.scope, HELLO, GenerationOptions()
+        world.runfold.connection.appender_of(run.life), bank, world.scope, HELLO, GenerationOptions()
     )
     with monkeypatch.context() as patch:
         patch.setattr("runfold.generation.answering._publish_retry", die)
@@ -435,7 +434,7 @@ async def test_a_trigger_that_says_nonsense_is_answered_with_what_is_wrong(world
     run = await world.runfold.open_run(agent_id=world.bank, run_id=log_run_id(world.scope["user"]))
     bank = await world.memories.bank(world.bank)
     trigger = await publish_trigger(
-        log_of(world.runfold, run.life), bank, world.scope, HELLO, GenerationOptions()
+        world.runfold.connection.appender_of(run.life), bank, world.scope, HELLO, GenerationOptions()
     )
     nonsense = trigger.data.model_copy(update={"options": {"options": {"nobody": "knows"}}})
     await generator.answer(trigger)

@@ -19,7 +19,6 @@ from runfold import Run, Runfold
 from runfold.client.memories import Memories
 from runfold.generation.answering import Trigger, log_run_id
 from runfold.generation.generator import Generator, publish_trigger
-from runfold.generation.logs import log_of
 from runfold.generation.model import Action, Found
 from runfold.generation.options import Contents, DirectFacts, GenerationOptions
 from runfold.generation.trigger_runner import TriggerRunner
@@ -151,7 +150,7 @@ async def test_who_comes_second_goes_on_with_what_was_tried_again(world):
     bank = await world.memories.bank(BANK)
     trigger = await publish_trigger(world.forwarding(run), bank, world.scope, HELLO, GenerationOptions())
     slow, quick = SlowModel("Prefers aisle seats"), ScriptedModel(found=[SEATS])
-    others = Trigger(log_of(world.runfold, run.life), trigger.event, trigger.offset)
+    others = Trigger(world.runfold.connection.appender_of(run.life), trigger.event, trigger.offset)
     waiting = asyncio.create_task(world.generator(slow).answer(others))
     await slow.is_asked.wait()
 

@@ -227,7 +227,7 @@ async def test_what_is_due_does_not_wait_until_all_logs_are_read(world, monkeypa
     may_go_on = asyncio.Event()
 
     async def read(log: TriggerLog) -> StreamState:
-        if log.run.run_id != due and not log.used_at > 0:
+        if log.appender.run_id != due and not log.used_at > 0:
             hanging.set()
             await may_go_on.wait()
         return await catch_up(log)
@@ -247,7 +247,7 @@ async def test_a_log_in_which_nothing_is_pending_is_not_kept_once_it_was_read(wo
     read = []
 
     async def reading(log: TriggerLog) -> StreamState:
-        if log.run.run_id == run_id:
+        if log.appender.run_id == run_id:
             read.append(run_id)
         return await catch_up(log)
 

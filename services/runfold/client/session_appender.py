@@ -42,7 +42,7 @@ class OpenSession:
     """A session that can be appended to without a look-up."""
 
     record: SessionRecord
-    run: Appender
+    appender: Appender
     next_offset: int
     """The end of the log when it was last known, at which the session had not ended."""
     looked_up_at: float
@@ -70,17 +70,17 @@ class SessionAppender:
     async def open_as(self, record: SessionRecord) -> OpenSession:
         """Opens the session of a record that was read just now. Raises `SessionEndedError`."""
         known = self._open.get(record.session_id)
-        if known is not None and known.run.run_id == record.run_id:
-            return self.keep(record, known.run, known.next_offset)
+        if known is not None and known.appender.run_id == record.run_id:
+            return self.keep(record, known.appender, known.next_offset)
         session = await self._reader.view(record, None)
         if session.ended:
             raise SessionEndedError(record.session_id)
         life = await self._connection.catalog.lookup(record.run_id) or life_of(record)
         return self.keep(record, self._connection.appender_of(life), session.next_offset)
 
-    def keep(self, record: SessionRecord, run: Appender, next_offset: int) -> OpenSession:
+    def keep(self, record: SessionRecord, appender: Appender, next_offset: int) -> OpenSession:
         """Keeps the session open: its log ends at `next_offset`."""
-        opened = self._open[record.session_id] = OpenSession(record, run, next_offset, time.monotonic())
+        opened = self._open[record.session_id] = OpenSession(record, appender, next_offset, time.monotonic())
         if len(self._open) > _OPEN_MAX:
             self._open.popitem(last=False)
         return opened
@@ -109,9 +109,9 @@ class SessionAppender:
         opened = await self.open_as(record)
         async with self._session_errors(opened):
             try:
-                await opened.run.append(RunCompleted())
+                await opened.appender.append(RunCompleted())
             except RejectedError as error:
-                raise RunEndedError(opened.run.run_id) from error
+                raise RunEndedError(opened.appender.run_id) from error
 
     async def _append(self, opened: OpenSession, events: Sequence[AnyEvent]) -> list[Position]:
         if not events:
@@ -121,9 +121,9 @@ class SessionAppender:
             with naming_state_key(event.state_delta for event in events):
                 shared = forwarding(self._connection.settings, events, app=record.app, user=record.user)
                 if len(events) == 1:
-                    positions = [await opened.run.append(events[0])]
+                    positions = [await opened.appender.append(events[0])]
                 else:
-                    positions = await opened.run.append_batch(events)
+                    positions = await opened.appender.append_batch(events)
             await self._check_not_late(opened, positions)
         await deliver(self._connection.publisher, shared)
         return positions
@@ -135,8 +135,8 @@ class SessionAppender:
         """
         first_offset, known = positions[0].offset, opened.next_offset
         opened.next_offset = max(known, first_offset + len(positions))
-        if first_offset > known and await opened.run.log.ended_before(first_offset, not_before=known):
-            raise RunEndedError(opened.run.run_id)
+        if first_offset > known and await opened.appender.log.ended_before(first_offset, not_before=known):
+            raise RunEndedError(opened.appender.run_id)
 
     @asynccontextmanager
     async def _session_errors(self, opened: OpenSession) -> AsyncIterator[None]:
@@ -154,7 +154,7 @@ class SessionAppender:
             raise SessionNotFoundError(session_id) from error
 
     def _is_current(self, opened: OpenSession) -> bool:
-        life = self._connection.catalog.peek(opened.run.run_id)
+        life = self._connection.catalog.peek(opened.appender.run_id)
         return (
             (life is None or not life.deleted)
             and time.monotonic() - opened.looked_up_at < _LOOK_UP_SECONDS
@@ -189,8 +189,8 @@ def _event(opened: OpenSession, data: Data | AnyEvent, envelope: Envelope) -> An
     """The event as it is stored, without temporary state. Raises `RejectedError` for an event of
     an earlier life of the session.
     """
-    event = event_of(data, opened.run.run_id, **envelope)
-    if event.run_id != opened.run.run_id:
+    event = event_of(data, opened.appender.run_id, **envelope)
+    if event.run_id != opened.appender.run_id:
         raise RejectedError(event.run_id, offset=-1, reason="its session was deleted, and created anew since")
     stored = without_temporary(event.state_delta or {})
     if len(stored) == len(event.state_delta or {}):

@@ -160,7 +160,7 @@ class Sessions:
         """The id of the run whose log has the session's events, to append to it. Raises
         `SessionNotFoundError`, `SessionEndedError`.
         """
-        return (await self._appender.opened(session_id)).run.run_id
+        return (await self._appender.opened(session_id)).appender.run_id
 
     async def update(
         self,

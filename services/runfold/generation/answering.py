@@ -62,7 +62,7 @@ Outcomes = Sequence[tuple[Change, Refused | None]]
 class Trigger:
     """A `GenerationRequested` event in the log of a run."""
 
-    run: Appender
+    appender: Appender
     event: AnyEvent
     offset: int
     """An offset at or before the trigger, from which its answer is searched."""
@@ -242,7 +242,7 @@ class Answers:
         """Makes the changes of an answer, which may be made already."""
         changes = list(answer.changes())
         refusals = await self._memories.change_all(
-            changes, event_id=answer_id(trigger.event), run_id=trigger.run.run_id
+            changes, event_id=answer_id(trigger.event), run_id=trigger.appender.run_id
         )
         return list(zip(changes, refusals, strict=True))
 
@@ -262,7 +262,7 @@ async def give_up(trigger: Trigger, error: Exception) -> None:
         trigger=trigger.event.event_id,
         error=str(error)[:1000],
     )
-    await trigger.run.append(failed, event_id=answer_id(trigger.event), late=True)
+    await trigger.appender.append(failed, event_id=answer_id(trigger.event), late=True)
 
 
 def _checked(kind: TypeAdapter[CheckedT], value: Any) -> CheckedT:
@@ -285,7 +285,7 @@ async def _publish_answer(trigger: Trigger, changes: Sequence[Change]) -> Memori
         updated=tuple(change for change in changes if isinstance(change, MemoryUpdated)),
         deleted=tuple(change for change in changes if isinstance(change, MemoryDeleted)),
     )
-    position = await trigger.run.append(answer, event_id=answer_id(trigger.event), late=True)
+    position = await trigger.appender.append(answer, event_id=answer_id(trigger.event), late=True)
     if position.offset == trigger.offset + 1:
         return answer
     return await _read_answer(trigger, end=position.offset + 1) or answer
@@ -293,7 +293,7 @@ async def _publish_answer(trigger: Trigger, changes: Sequence[Change]) -> Memori
 
 async def _read_answer(trigger: Trigger, *, end: int | None) -> MemoriesGenerated | None:
     event_id = answer_id(trigger.event)
-    async with aclosing(trigger.run.log.history(first_offset=trigger.offset, end=end)) as history:
+    async with aclosing(trigger.appender.log.history(first_offset=trigger.offset, end=end)) as history:
         async for admitted in history:
             event = admitted.event
             if admitted.counts and event is not None and event.event_id == event_id:
@@ -308,11 +308,11 @@ async def _publish_retry(trigger: Trigger, facts: Sequence[NewFact]) -> Trigger:
     """
     options = trigger_options(trigger.options, facts=facts, bank_created_by=trigger.bank_created_by)
     request = trigger.data.model_copy(update={"options": options})
-    event = trigger.run.event(request, event_id=derived_id("again", trigger.event.event_id))
-    await trigger.run.append(event, late=True)
+    event = trigger.appender.event(request, event_id=derived_id("again", trigger.event.event_id))
+    await trigger.appender.append(event, late=True)
     # Another process may have published the same trigger before, and answered it. The answer is
     # then before this record, so the search for it begins at the offset of the first trigger.
-    return Trigger(trigger.run, event, trigger.offset)
+    return Trigger(trigger.appender, event, trigger.offset)
 
 
 def _accepted_changes(outcomes: Outcomes) -> list[ChangedMemory]:

@@ -144,7 +144,7 @@ class CompletedRuns:
             _log.warning("no memories are generated from run %s: %s", life.run_id, error)
             await run.append(RunFailed(error=str(error)))
             return
-        log = self._runner.log_of(run.life)
+        log = self._runner.trigger_log_of(run.life)
         log.own_triggers.add(derived_id(*name))
         await log.catch_up()
         self._runner.look()

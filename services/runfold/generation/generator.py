@@ -20,7 +20,7 @@ from runfold.client.session import EventSelection
 from runfold.client.sessions import Sessions
 from runfold.generation.answering import Answers, Trigger, give_up, log_run_id, trigger_options
 from runfold.generation.extraction import extract
-from runfold.generation.logs import KIND, log_of
+from runfold.generation.logs import KIND
 from runfold.generation.model import MemoryModel
 from runfold.generation.options import (
     DIRECT_FACTS_MAX,
@@ -103,7 +103,7 @@ class Generator:
         _ = self.model
         log_id, labels = log_run_id(str(uuid7())), {KIND: "request"}
         async with self.runfold.run(agent_id=bank_id, run_id=log_id, labels=labels) as run:
-            log = log_of(self.runfold, run.life, is_new=run.is_new)
+            log = self.runfold.connection.appender_of(run.life, is_new=run.is_new)
             trigger = await publish_trigger(log, bank, scope, source, options)
             try:
                 return await self.answer(trigger)
@@ -138,7 +138,7 @@ class Generator:
         data, bank = trigger.data, await self._answers.bank(trigger)
         text, is_cut = transcript(build_messages_from_log(await self._read_conversation(trigger)))
         if is_cut:
-            _log.warning("run %s is too long: only its newest part is read", trigger.run.run_id)
+            _log.warning("run %s is too long: only its newest part is read", trigger.appender.run_id)
         return await extract(
             self.model, text, config=bank.config, scope=data.scope, allowed=trigger.options.allowed_topics
         )
@@ -149,7 +149,7 @@ class Generator:
         if session := trigger.session:
             return await self._read_session(session)
         run_id = data.options.get("run_id")
-        life = (await self.runfold.get_run(str(run_id))).life if run_id else trigger.run.life
+        life = (await self.runfold.get_run(str(run_id))).life if run_id else trigger.appender.life
         log = self.runfold.connection.log_of(life)
         return [entry async for entry in log.entries(first_offset=data.first_offset, end=data.end_offset)]
 
@@ -216,4 +216,4 @@ async def _log_failure(trigger: Trigger, error: RunfoldError) -> None:
     try:
         await give_up(trigger, error)
     except RunfoldError as failure:
-        error.add_note(f"the trigger in run {trigger.run.run_id!r} stays without an answer: {failure}")
+        error.add_note(f"the trigger in run {trigger.appender.run_id!r} stays without an answer: {failure}")

@@ -9,20 +9,12 @@ from typing import Final
 
 from runfold.client.appender import Appender
 from runfold.client.runfold import Runfold
-from runfold_schemas.catalog import Life
 
 KIND: Final = "runfold.generation"
 """The label of runs that are the log of a generation."""
 
 
 async def open_log(runfold: Runfold, *, bank_id: str, run_id: str, kind: str) -> Appender:
-    """Opens the log with that id; it may exist already."""
+    """Opens the log with that id, which may exist already, to append to it."""
     run = await runfold.open_run(agent_id=bank_id, run_id=run_id, labels={KIND: kind})
-    return log_of(runfold, run.life, is_new=run.is_new)
-
-
-def log_of(runfold: Runfold, life: Life, *, is_new: bool = False) -> Appender:
-    """The log of a life that is known already. `is_new`: it was opened by this process, and nothing
-    else was published to it.
-    """
-    return runfold.connection.appender_of(life, is_new=is_new)
+    return runfold.connection.appender_of(run.life, is_new=run.is_new)

@@ -70,7 +70,7 @@ class IngestStreams:
         events = [_event(log, content) for content in contents]
         if rule or options or log.state.settings is None:
             await _update_settings(log, bank, scope, rule=rule, default_rule=default_rule, options=options)
-        positions = await log.run.append_batch(events)
+        positions = await log.appender.append_batch(events)
         await log.catch_up()
         if force_flush or due(log.state, log.state.content_at) == "flush":
             try:
@@ -79,7 +79,7 @@ class IngestStreams:
                 if not contents:
                     raise
                 # After an error, the caller would ingest the contents a second time.
-                _log.warning("memories of run %s will be generated later: %s", log.run.run_id, error)
+                _log.warning("memories of run %s will be generated later: %s", log.appender.run_id, error)
         self._runner.look()
         return positions[-1] if contents else None
 
@@ -87,7 +87,7 @@ class IngestStreams:
         runfold = self._runner.generator().runfold
         run_id = stream_run_id(bank.created_by, scope, stream_id)
         run = await open_log(runfold, bank_id=bank.bank_id, run_id=run_id, kind="stream")
-        log = self._runner.log_of(run.life)
+        log = self._runner.trigger_log_of(run.life)
         if not log.state.next_offset:
             await log.catch_up()
         return log
@@ -101,8 +101,10 @@ def stream_run_id(bank_created_by: str, scope: Mapping[str, str], stream_id: str
 
 
 def _event(log: TriggerLog, content: StreamContent) -> AnyEvent:
-    event_id = None if content.event_id is None else derived_id("content", log.run.run_id, content.event_id)
-    return log.run.event(content_event(content.content), event_id=event_id, timestamp=content.event_time)
+    event_id = (
+        None if content.event_id is None else derived_id("content", log.appender.run_id, content.event_id)
+    )
+    return log.appender.event(content_event(content.content), event_id=event_id, timestamp=content.event_time)
 
 
 async def _update_settings(
@@ -131,7 +133,7 @@ async def _update_settings(
         document = settings.model_dump(mode="json", exclude_unset=True)
         labeled = new_data(RunLabeled, labels={}, metadata={STREAM: document})
         with suppress(RejectedError):
-            await log.run.append(labeled, expected_offset=state.last_offset)
+            await log.appender.append(labeled, expected_offset=state.last_offset)
             return
 
 

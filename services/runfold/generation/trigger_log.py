@@ -18,9 +18,9 @@ class TriggerLog:
     a log at a time.
     """
 
-    def __init__(self, generator: Generator, run: Appender) -> None:
+    def __init__(self, generator: Generator, appender: Appender) -> None:
         self.generator = generator
-        self.run = run
+        self.appender = appender
         self.state = StreamState()
         self.own_triggers: set[str] = set()
         """The event ids of triggers that this process published, and therefore answers at once."""
@@ -28,8 +28,8 @@ class TriggerLog:
         self.used_at = float("-inf")
         """When the log was last requested, by the monotonic clock."""
         self._reading = asyncio.Lock()
-        self._admission = Admission(run.run_id)
-        self._topic = generator.runfold.connection.topics.run(run.run_id, run.life.log_id)
+        self._admission = Admission(appender.run_id)
+        self._topic = generator.runfold.connection.topics.run(appender.run_id, appender.life.log_id)
 
     async def catch_up(self) -> StreamState:
         """Reads new records, and returns the state. Raises `UnavailableError`."""
@@ -51,16 +51,16 @@ class TriggerLog:
         assert state.settings is not None
         request = new_data(
             GenerationRequested,
-            bank_id=self.run.life.agent_id,
+            bank_id=self.appender.life.agent_id,
             scope=state.settings.scope,
             first_offset=first_offset(state),
             end_offset=state.last_offset + 1,
             reason=reason,
             options=trigger_options(state.settings.options, bank_created_by=state.settings.bank_created_by),
         )
-        event = self.run.event(request, expected_offset=state.last_offset)
+        event = self.appender.event(request, expected_offset=state.last_offset)
         try:
-            await self.run.append(event)
+            await self.appender.append(event)
         except RejectedError:
             return False
         self.own_triggers.add(event.event_id)
@@ -84,7 +84,7 @@ class TriggerLog:
         """
         unanswered = self.state.unanswered
         assert unanswered is not None
-        trigger = Trigger(self.run, unanswered.event, unanswered.offset)
+        trigger = Trigger(self.appender, unanswered.event, unanswered.offset)
         try:
             await self.generator.answer(trigger)
         except RunfoldError as error:
@@ -100,4 +100,4 @@ class TriggerLog:
         """Completes the last answer, in case that the process that published it has died."""
         answered = self.state.answered
         assert answered is not None
-        await self.generator.finish(Trigger(self.run, answered.event, answered.offset))
+        await self.generator.finish(Trigger(self.appender, answered.event, answered.offset))

@@ -17,7 +17,6 @@ from typing import Final, Self
 from runfold.client.runfold import Runfold
 from runfold.generation.answering import is_generation_log
 from runfold.generation.generator import Generator
-from runfold.generation.logs import log_of
 from runfold.generation.trigger_log import TriggerLog
 from runfold.generation.triggers import Reason, due, due_at
 from runfold.log.ends import LogEnds
@@ -99,7 +98,7 @@ class TriggerRunner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def log_of(self, life: Life) -> TriggerLog:
+    def trigger_log_of(self, life: Life) -> TriggerLog:
         """The log of a generation's run, which is kept in memory for some time. Raises
         `UnavailableError`.
         """
@@ -114,8 +113,10 @@ class TriggerRunner:
     def _cached_log(self, life: Life) -> TriggerLog:
         generator = self._current_generator()
         log = self._logs.get(life.run_id)
-        if log is None or log.run.life.log_id != life.log_id:
-            log = self._logs[life.run_id] = TriggerLog(generator, log_of(generator.runfold, life))
+        if log is None or log.appender.life.log_id != life.log_id:
+            log = self._logs[life.run_id] = TriggerLog(
+                generator, generator.runfold.connection.appender_of(life)
+            )
         return log
 
     async def _schedule(self) -> None:
@@ -139,12 +140,12 @@ class TriggerRunner:
             if self._is_at_work(log):
                 continue
             if self._is_due(log):
-                self._running[log.run.run_id] = asyncio.create_task(self._run(log))
+                self._running[log.appender.run_id] = asyncio.create_task(self._run(log))
             elif self._is_idle(log):
                 self._forget(log)
 
     def _is_at_work(self, log: TriggerLog) -> bool:
-        return log.run.run_id in self._running or log.answering.locked()
+        return log.appender.run_id in self._running or log.answering.locked()
 
     def _is_idle(self, log: TriggerLog) -> bool:
         """Whether the log is a stream without anything to do, which was not used lately."""
@@ -152,7 +153,7 @@ class TriggerRunner:
         return log.state.is_stream and log.state.is_settled and is_unused
 
     def _is_due(self, log: TriggerLog) -> bool:
-        if time.monotonic() < self._not_before.get(log.run.run_id, 0.0):
+        if time.monotonic() < self._not_before.get(log.appender.run_id, 0.0):
             return False
         return self._has_trigger_for_us(log) or self._is_abandoned(log) or self._reason(log) is not None
 
@@ -183,7 +184,7 @@ class TriggerRunner:
 
     async def _run(self, log: TriggerLog) -> None:
         """Publishes a trigger if one is due, and answers the unanswered trigger."""
-        run_id = log.run.run_id
+        run_id = log.appender.run_id
         try:
             async with self._slots, log.answering:
                 await self._work(log)
@@ -212,7 +213,7 @@ class TriggerRunner:
             else:
                 return
         except BankNotFoundError as error:
-            _log.info("run %s is completed without memories: %s", log.run.run_id, error)
+            _log.info("run %s is completed without memories: %s", log.appender.run_id, error)
             await _complete(log)
         else:
             await _complete_unless_stream(log)
@@ -279,8 +280,8 @@ class TriggerRunner:
 
     def _forget(self, log: TriggerLog) -> None:
         self._read_to[_topic(log)] = log.state.next_offset
-        self._logs.pop(log.run.run_id, None)
-        self._not_before.pop(log.run.run_id, None)
+        self._logs.pop(log.appender.run_id, None)
+        self._not_before.pop(log.appender.run_id, None)
 
     def _pause(self) -> float:
         """The seconds until the next trigger is due, at most those between two sweeps."""
@@ -306,12 +307,12 @@ async def _complete_unless_stream(log: TriggerLog) -> None:
 async def _complete(log: TriggerLog) -> None:
     if not log.state.has_ended:
         with suppress(RunEndedError, RejectedError):
-            await log.run.append(RunCompleted())
+            await log.appender.append(RunCompleted())
         await log.catch_up()
 
 
 def _topic(log: TriggerLog) -> str:
-    return log.generator.runfold.connection.topics.run(log.run.run_id, log.run.life.log_id)
+    return log.generator.runfold.connection.topics.run(log.appender.run_id, log.appender.life.log_id)
 
 
 def _now() -> int:
