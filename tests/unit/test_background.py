@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -256,6 +256,7 @@ async def test_the_background_loop_does_not_wait_for_itself():
     assert await background().run(background().run(asyncio.sleep(0, 1))) == 1
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupted_thread_waits_until_its_work_has_ended():
     steps: list[str] = []
 
@@ -273,6 +274,7 @@ def test_an_interrupted_thread_waits_until_its_work_has_ended():
     assert steps == ["cleaned up"]
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_interrupted_iteration_closes_the_iterator(times: int):
     steps: list[str] = []
@@ -291,6 +293,16 @@ def test_an_interrupted_iteration_closes_the_iterator(times: int):
         list(BackgroundReading(numbers(), background()).all())
 
     assert steps == ["cleaned up"]
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT raises `KeyboardInterrupt`. A test run that a shell started in its background ignores
+    the signal otherwise.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupt() -> None:
