@@ -71,7 +71,7 @@ async def _finding(runfold: Runfold, settings: Settings) -> Figures:
     await _publish(runfold, [_created(f"near-{number}", fact, SCOPE) for number, fact in enumerate(facts)])
     async with Reading(settings) as reading, embedder_of(settings) as embedder:
         cached = _CachedEmbedder(embedder)
-        similarity = StoredSimilarity(reading.decided, lambda: cached)
+        similarity = StoredSimilarity(reading.shared, lambda: cached)
         verbs = Memories(runfold.connection, reading.stored_memories, similarity=similarity)
         await verbs.nearest(BANK, SCOPE, "warming up")
         without, whole = [], []

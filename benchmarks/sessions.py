@@ -135,8 +135,8 @@ async def _filled_at_once(service: BaseSessionService, settings: Settings, event
     session = await _created(service)
     async with direct_sessions(settings) as verbs:
         for begin in range(0, events, BATCH):
-            events = [framework_event(_event(number), {}) for number in range(begin, begin + BATCH)]
-            await verbs.append_batch(joined(APP, USER, session.id), events)
+            batch = [framework_event(_event(number), {}) for number in range(begin, begin + BATCH)]
+            await verbs.append_batch(joined(APP, USER, session.id), batch)
     return session
 
 

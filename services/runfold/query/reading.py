@@ -33,12 +33,12 @@ class Reading:
         )
         self.checkpoints = Checkpoints()
         self.sessions = SessionRuns(self.stored_runs, self.runs)
-        shared = SharedReader(self.stored_runs, log, wait_timeout_seconds=settings.wait_timeout_seconds)
-        self.stored_sessions = StoredSessions(shared, self.runs)
-        self.stored_memories = StoredMemories(shared)
-        self.similarity = StoredSimilarity(shared, lambda: embedder_of(settings))
+        self.shared = SharedReader(self.stored_runs, log, wait_timeout_seconds=settings.wait_timeout_seconds)
+        self.stored_sessions = StoredSessions(self.shared, self.runs)
+        self.stored_memories = StoredMemories(self.shared)
+        self.similarity = StoredSimilarity(self.shared, lambda: embedder_of(settings))
         self.live = LiveRuns(log, self.runs)
-        self._connections = (self.stored_runs, catalog, shared, self.similarity, self.live)
+        self._connections = (self.stored_runs, catalog, self.shared, self.similarity, self.live)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
