@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from types import UnionType
 from typing import Any, Union, Unpack, get_args, get_origin, get_type_hints
 
@@ -18,6 +19,7 @@ from runfold import Envelope, Memories, Run, Runfold, Sessions
 from runfold.access.direct import _DirectGeneration
 from runfold.client.envelope import ResponseEnvelope, event_of
 from runfold.client.memory import MemoryVerbs
+from runfold.client.memory_changes import check_memory
 from runfold.client.runfold import LogOptions, RunOptions
 from runfold.client.session import SessionVerbs
 from runfold.generation.generator import Generator
@@ -176,6 +178,11 @@ def test_what_is_no_event_is_refused_with_what_is_expected():
             event_of(data, "r-1")
     with pytest.raises(runfold.InvalidEventError, match="a dict is not an event"):
         event_of({"message": "hi"}, "r-1")
+
+
+def test_what_is_no_memory_is_refused_with_what_is_expected():
+    with pytest.raises(runfold.InvalidEventError, match=r"a dict is not a memory: .*Memory\(fact="):
+        check_memory({"fact": "Likes tea"}, datetime.now(UTC))
 
 
 async def test_what_is_no_event_is_refused_before_anything_is_sent():

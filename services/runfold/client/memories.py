@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from runfold.client.connection import LogConnection
 from runfold.client.memory import MemoryReader, MemorySelection, NearestMemory, RevisionOptions, Similarity
-from runfold.client.memory_changes import MemoryChanges, check_expiry, has_lost, memory_after, with_changes
+from runfold.client.memory_changes import MemoryChanges, check_memory, has_lost, memory_after, with_changes
 from runfold.client.memory_terms import restored, revision_fields, ttl_of_created, with_expiry
 from runfold.client.pages import check_limit
 from runfold.ids import uuid7
@@ -157,7 +157,7 @@ class Memories:
         """
         bank, now = await self.bank(bank_id), datetime.now(UTC)
         name = memory_id if memory_id is not None else event_id or str(uuid7())
-        check_expiry(memory, now)
+        check_memory(memory, now)
         change = new_data(
             MemoryCreated,
             bank_id=bank_id,
@@ -208,7 +208,7 @@ class Memories:
             now = datetime.now(UTC)
             record = await self._existing(bank_id, memory_id)
             memory = with_changes(record.memory, changes)
-            check_expiry(memory, now)
+            check_memory(memory, now)
             change = new_data(
                 MemoryUpdated,
                 bank_id=bank_id,

@@ -124,8 +124,12 @@ def check_fields(kind: type[BaseModel], changes: Mapping[str, object]) -> None:
             )
 
 
-def check_expiry(memory: Memory, now: datetime) -> None:
-    """Raises `InvalidEventError` if the memory would have expired already."""
+def check_memory(memory: Memory, now: datetime) -> None:
+    """Raises `InvalidEventError` for anything but a memory that has not expired yet."""
+    if not isinstance(memory, Memory):
+        raise InvalidEventError(
+            f"a {type(memory).__name__} is not a memory: pass runfold.Memory(fact=..., scope=...)"
+        )
     if memory.expires_at is not None and memory.expires_at <= now:
         raise InvalidEventError("expires_at is in the past: nobody could read the memory", field="expires_at")
 
