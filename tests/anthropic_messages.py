@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from tests.ledgers import ledger_of
 
 from runfold_projections.providers.anthropic import AnthropicRecorder, encode
+from runfold_projections.providers.encoding import input_of
 from runfold_schemas.events import ResponseRecorded
 from runfold_schemas.messages import Message, Part, TextPart, ThinkingPart, ToolResultPart, ToolUsePart
 
@@ -61,7 +62,7 @@ def exchange(*results: Part) -> list[Message]:
 
 
 def valid(*messages: Message) -> dict[str, Any]:
-    body = encode(messages, "refuse").body
+    body = encode(messages, {"lossy": "refuse"}).body
     check(body)
     return body
 
@@ -106,6 +107,7 @@ def obeys(block: dict[str, Any]) -> None:
         case {"type": "tool_result", "content": str() as content}:
             assert content.strip()
         case {"type": "tool_result", "content": list() as content}:
+            assert "is_error" not in block or {inner["type"] for inner in content} <= {"text"}
             for inner in content:
                 obeys(inner)
         case {"type": "image" | "document" as kind, "source": source}:
@@ -126,13 +128,13 @@ def blocks(body: dict[str, Any]) -> list[tuple[str, Any]]:
 def gist(part: Part, tool_ids: dict[str, str] | None = None) -> Any:
     match part:
         case ToolUsePart():
-            return "call", (tool_ids or {}).get(part.id, part.id), part.name, part.input
+            return "call", (tool_ids or {}).get(part.id, part.id), part.name, input_of(part)
         case ThinkingPart():
             return part.text, part.signature, part.redacted
         case TextPart():
             return part.text
         case ToolResultPart():
-            return "result", part.tool_use_id, part.is_error
+            return "result", part.tool_use_id, part.is_error and not part.attachments
         case _:
             return part.type
 
@@ -172,7 +174,7 @@ def response(content: Any) -> dict[str, Any]:
 
 def response_parts(content: list[Any], *, tool_names: dict[str, str]) -> list[Part]:
     said = AnthropicRecorder(tool_names).response(response(content))
-    assert said[-1] == ResponseRecorded(model="claude", stop_reason="end_turn")
+    assert said[-1] == ResponseRecorded(model="claude", stop_reason="end_turn", response_id="msg_1")
     return [part for message in ledger_of(list(said), "anthropic") for part in message.parts]
 
 
@@ -213,12 +215,12 @@ def stream(content: list[Any], size: int) -> list[dict[str, Any]]:
 def streamed(index: int, block: dict[str, Any], size: int) -> Iterator[dict[str, Any]]:
     match block:
         case {"type": "text"}:
-            yield start(index, {"type": "text", "text": "", "citations": None})
+            yield start(index, {**block, "text": "", "citations": None})
             yield from (delta(index, "text_delta", text=piece) for piece in pieces(block["text"], size))
             for citation in block.get("citations", []):
                 yield delta(index, "citations_delta", citation=citation)
         case {"type": "thinking"}:
-            yield start(index, {"type": "thinking", "thinking": "", "signature": ""})
+            yield start(index, {**block, "thinking": "", "signature": ""})
             yield from (
                 delta(index, "thinking_delta", thinking=piece) for piece in pieces(block["thinking"], size)
             )

@@ -14,11 +14,13 @@ from botocore.validate import ParamValidator
 from tests.ledgers import ledger_of
 
 from runfold_projections.providers.bedrock import BedrockRecorder, encode
+from runfold_projections.providers.encoding import input_of
 from runfold_schemas.events import ResponseRecorded
 from runfold_schemas.messages import Message, Part, TextPart, ThinkingPart, ToolResultPart, ToolUsePart
 
 CONVERSE = botocore.session.get_session().get_service_model("bedrock-runtime").operation_model("Converse")
 USAGE = {"inputTokens": 7, "outputTokens": 5, "totalTokens": 12, "cacheReadInputTokens": 3}
+RECORDED = ResponseRecorded(stop_reason="end_turn", provider_data={"bedrock": {"metrics": {"latencyMs": 1}}})
 CONTEXT = {"bedrock": {"context": "a note"}, "gemini": {"x": 1}}
 
 
@@ -36,7 +38,7 @@ def exchange(*results: Part) -> list[Message]:
 
 
 def valid(*messages: Message) -> dict[str, Any]:
-    body = encode(messages, "refuse").body
+    body = encode(messages, {"lossy": "refuse"}).body
     check(body)
     return body
 
@@ -94,13 +96,13 @@ def blocks(body: dict[str, Any]) -> list[tuple[str, Any]]:
 def gist(part: Part, tool_ids: dict[str, str] | None = None) -> Any:
     match part:
         case ToolUsePart():
-            return "call", (tool_ids or {}).get(part.id, part.id), part.name, part.input
+            return "call", (tool_ids or {}).get(part.id, part.id), part.name, input_of(part)
         case ThinkingPart():
             return part.text, part.signature, part.redacted
         case TextPart():
             return part.text
         case ToolResultPart():
-            return "result", part.tool_use_id, part.is_error
+            return "result", part.tool_use_id, part.is_error and not part.attachments
         case _:
             return part.type
 
@@ -134,7 +136,7 @@ def response(content: Any) -> dict[str, Any]:
 
 def response_parts(content: list[Any], *, tool_names: dict[str, str]) -> list[Part]:
     said = BedrockRecorder(tool_names).response(response(content))
-    assert said[-1] == ResponseRecorded(stop_reason="end_turn")
+    assert said[-1] == RECORDED
     return [part for message in ledger_of(list(said), "bedrock") for part in message.parts]
 
 

@@ -1,16 +1,21 @@
 """What every test may ask for: the servers' addresses, and names of its own on them."""
 
+import functools
 import gc
 import logging
 import random
+import ssl
 from collections.abc import AsyncIterator, Generator
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
+import certifi
 import hypothesis
 import pytest
 
 from runfold.settings import Settings
+from runfold.telemetry import outages
 
 from . import conversations
 from .seeds import VARIABLE, is_random, random_of, session_seed
@@ -19,8 +24,20 @@ from .servers import OwnSettings, Servers, servers, source
 # aiokafka logs every retry, and tests make it retry.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
-# Hypothesis's profile for CI draws the same examples every time, whatever the seed is.
-hypothesis.settings.load_profile("default")
+# Hypothesis's profile for CI draws the same examples every time, whatever the seed is. No example
+# has a deadline, because the machine may be busy. Health checks measure the machine and the luck of
+# the first examples; a strategy without examples fails without them.
+hypothesis.settings.register_profile(
+    "runfold",
+    hypothesis.settings.get_profile("default"),
+    deadline=None,
+    suppress_health_check=[
+        hypothesis.HealthCheck.too_slow,
+        hypothesis.HealthCheck.filter_too_much,
+        hypothesis.HealthCheck.data_too_large,
+    ],
+)
+hypothesis.settings.load_profile("runfold")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -28,6 +45,23 @@ def pytest_configure(config: pytest.Config) -> None:
     """Gives Hypothesis the seed of the session, unless the command line gives it another one."""
     if config.getoption("hypothesis_seed") is None:
         config.option.hypothesis_seed = str(session_seed())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _public_authorities() -> Generator[None]:
+    """Reads the certificates of the public authorities once. Each HTTP client reads them when it is
+    made, which takes 30 ms of a processor, and the tests make thousands.
+    """
+    create = ssl.create_default_context
+    create_once = functools.cache(create)
+
+    def context(*arguments: Any, **options: Any) -> ssl.SSLContext:
+        is_public = options.get("cafile") == certifi.where()
+        return (create_once if is_public else create)(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", context)
+        yield
 
 
 def pytest_report_header() -> list[str]:
@@ -49,12 +83,39 @@ def pytest_runtest_makereport(
     return report
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Imports the tests' modules without garbage collections, which find nothing and took a third
+    of the time; later ones are rare.
+    """
+    gc.disable()
+    gc.set_threshold(10_000, 10, 10)
+    try:
+        return (yield)
+    finally:
+        _keep_out_of_collections()
+        gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Between two modules, when the fixtures of the first are gone."""
+    if nextitem is None or nextitem.path != item.path:
+        _keep_out_of_collections()
+
+
+def _keep_out_of_collections() -> None:
     """What the imported clients of a dozen providers consist of is walked over once, not again and
-    again.
+    again: with 2 GB of it, every full collection would stop the event loop for seconds.
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _without_outages() -> None:
+    """No test sees the servers that another test of its process has let die."""
+    outages.forget()
 
 
 @pytest.fixture
@@ -92,8 +153,11 @@ def prefix() -> str:
 
 @pytest.fixture
 def own_settings(kafka: str, mongo: str, prefix: str, database: str) -> OwnSettings:
-    """Makes settings of a Runfold that no other test has, from what differs from the defaults."""
-    return partial(Settings, kafka=kafka, mongo=mongo, prefix=prefix, database=database)
+    """Makes settings of a Runfold that no other test has, from what differs from the defaults.
+    Reads wait longer for a fold than by default, because the machine may be busy.
+    """
+    names = {"prefix": prefix, "database": database}
+    return partial(Settings, kafka=kafka, mongo=mongo, wait_timeout_seconds=20, **names)
 
 
 @pytest.fixture

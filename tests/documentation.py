@@ -3,8 +3,8 @@
 A block in `sh` runs in bash, and the next one has its variables. A block in `python` has the names
 of those before it, and may use `await` at its top, as in `python -m asyncio`. A `text` or `json`
 block shows the output of the block before it. The comment `<!-- not run: NAME -->` before a block
-says that no test can run it, and `NOT_RUN` in the test gives the reason. A block without a language
-is a drawing.
+says that no test can run it, and `NOT_RUN` in the test gives the reason. A block in `js` needs this
+comment. A block without a language is a drawing.
 """
 
 import ast
@@ -32,7 +32,7 @@ RUN_LANGUAGES: Final = {"python", "sh"}
 OUTPUT_LANGUAGES: Final = {"json", "text"}
 
 _NOT_RUN: Final = re.compile(r"<!-- not run: (\S+) -->")
-_BLOCK_SECONDS: Final = 60
+_BLOCK_SECONDS: Final = 240
 
 _CHANGING: Final = [
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UUID"),
@@ -76,7 +76,7 @@ def blocks_of(page: Path) -> list[Block]:
         elif token.type == "fence" and token.info:
             assert token.map is not None
             line = token.map[0] + 2
-            if token.info in RUN_LANGUAGES:
+            if token.info in RUN_LANGUAGES or (token.info == "js" and not_run is not None):
                 blocks.append(Block(page, line, token.info, token.content, not_run))
             elif token.info in OUTPUT_LANGUAGES and blocks and blocks[-1].output is None:
                 before = blocks.pop()

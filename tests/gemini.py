@@ -54,7 +54,7 @@ def result(content: Any, tool_id: str = "c-1", **options: Any) -> ToolResultPart
 
 
 def encoded(*messages: Message, lossy: Any = "refuse") -> Encoded:
-    return gemini.encode(messages, lossy)
+    return gemini.encode(messages, {"lossy": lossy})
 
 
 def contents(*messages: Message) -> list[dict[str, Any]]:

@@ -19,6 +19,16 @@ KILLS = 2 * ROUNDS
 LIFE = 80
 """Steps of the writers, at the most, between a projector's start and its death."""
 
+PROGRESS_SECONDS = 90
+"""How long the steps to the next kill may take. Some of them wait for a projector that starts."""
+
+FOLDED_SECONDS = 80
+"""How long the fold of a log may take after the last kill. The steps may follow each other: a new
+leader is elected (3 s), the worker begins anew (1 s), the group gives up its member of before (6 s)
+and waits for others (6 s), and a sweep finds records whose bell got lost (10 s). A busy machine
+takes three times as long.
+"""
+
 
 @dataclass
 class Progress:
@@ -40,6 +50,8 @@ async def _kill(worker: Service, chance: random.Random, progress: Progress) -> N
     """Each kill comes at the start of the projector or in the middle of its work."""
     for _ in range(KILLS):
         instant = progress.steps + max(0, chance.randint(-LIFE // 4, LIFE))
-        await until(partial(progress.reaches, instant), seconds=30, what="progress of the writers")
+        await until(
+            partial(progress.reaches, instant), seconds=PROGRESS_SECONDS, what="progress of the writers"
+        )
         await worker.kill()
         await worker.start()

@@ -1,10 +1,12 @@
 """Memories for tests: all that can be read of them, and that a rebuild reads the same."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
+from tests.processes import DEADLINE_SECONDS
 from tests.querying import projected, ready_api
 from tests.session_verbs import patiently
 
@@ -12,6 +14,7 @@ from runfold import Runfold
 from runfold.client.memories import Memories
 from runfold.client.memory import MemorySelection, MemoryVerbs
 from runfold.client.memory_log import fold_memories
+from runfold.log.partition_counts import counted
 from runfold.log.shared import partitions_of
 from runfold.query.reading import Reading
 from runfold.remote.memories import HttpMemories
@@ -20,7 +23,9 @@ from runfold.store.database import connect
 from runfold.store.editions import Editions
 from runfold.verify.memories import verify_memories
 from runfold_projections.memory import Head, Revision
-from runfold_schemas.topics import Topics
+from runfold_schemas.errors import InvalidEventError, MemoryNotFoundError
+
+T = TypeVar("T")
 
 ORDERS = [(order, ascending) for order in ("created_at", "updated_at") for ascending in (False, True)]
 
@@ -40,7 +45,8 @@ async def check_memories_rebuild(settings: Settings) -> None:
             await Editions(database).drop_all()
         async with projected(settings) as stored:
             assert await patiently(lambda: everything_remembered(settings, memories, lasting_until)) == before
-            assert (await verify_memories(settings.log(), stored.stores, wait_seconds=20))[1] == []
+            compared = await verify_memories(settings.log(), stored.stores, wait_seconds=DEADLINE_SECONDS)
+            assert compared[1] == []
 
 
 @asynccontextmanager
@@ -61,7 +67,10 @@ async def memories_by(way: str, settings: Settings) -> AsyncIterator[MemoryVerbs
             async with opened_memories(settings) as stored:
                 yield stored
         case _:
-            async with ready_api(settings) as client, HttpMemories(str(client.base_url)) as memories:
+            async with (
+                ready_api(settings) as client,
+                HttpMemories(str(client.base_url), timeout_seconds=DEADLINE_SECONDS) as memories,
+            ):
                 yield memories
 
 
@@ -98,8 +107,9 @@ async def _heads(settings: Settings) -> dict[str, Head]:
     """By the key of every memory that ever was: what the log says, since no verb lists those that
     are gone.
     """
-    partitions = partitions_of(Topics(settings.prefix).memories)
-    return dict((await fold_memories(settings.log(), partitions)).heads)
+    log = await counted(settings.log())
+    partitions = partitions_of(log.topics, log.topics.memories)
+    return dict((await fold_memories(log, partitions, lambda _: ())).heads)
 
 
 async def _revisions(
@@ -127,3 +137,19 @@ async def _all_pages(read: Any, *arguments: Any) -> list[Any]:
         found += page
         if cursor is None:
             return found
+
+
+async def expiring(change: Callable[[datetime], Awaitable[T]]) -> tuple[T, datetime]:
+    """The result of a change with an expiry soon, and the expiry. On a busy machine, the change may
+    come after it, or the memory may have expired before the change is read.
+    """
+    for seconds in (5, 50):
+        soon = datetime.now(UTC) + timedelta(seconds=seconds)
+        with suppress(InvalidEventError, MemoryNotFoundError):
+            return await change(soon), soon
+    raise AssertionError("each change came after its expiry")
+
+
+async def until_passed(moment: datetime) -> None:
+    while datetime.now(UTC) <= moment:
+        await asyncio.sleep(0.05)

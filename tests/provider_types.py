@@ -14,6 +14,7 @@ from typing import IO, Annotated, Any, NotRequired, Required, Union, get_args, g
 
 import botocore.session
 from anthropic.types import message_create_params as anthropic_params
+from anthropic.types.beta import message_create_params as beta_params
 from botocore.validate import ParamValidator
 from google.genai.types import Content
 from openai.types.chat import completion_create_params as chat_params
@@ -24,8 +25,10 @@ from typing_extensions import TypedDict, get_type_hints, is_typeddict
 from runfold_schemas.messages import Provider
 
 
-def check(provider: Provider, body: dict[str, Any]) -> None:
-    """Raises if the provider's package would not have this request."""
+def check(provider: Provider, body: dict[str, Any], *, beta: bool = False) -> None:
+    """Raises if the provider's package would not have this request. `beta` admits what
+    Anthropic has in beta.
+    """
     match provider:
         case "bedrock":
             report = ParamValidator().validate({"modelId": "m", **body}, _converse())
@@ -34,7 +37,8 @@ def check(provider: Provider, body: dict[str, Any]) -> None:
             for content in [*body["contents"], body.get("systemInstruction", {})]:
                 Content.model_validate(content)
         case "anthropic":
-            _adapter(anthropic_params.MessageCreateParamsNonStreaming).validate_python(
+            params = beta_params if beta else anthropic_params
+            _adapter(params.MessageCreateParamsNonStreaming).validate_python(
                 _unstreamed({"model": "m", "max_tokens": 1} | body)
             )
         case "openai-chat":

@@ -15,12 +15,12 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 from tests.ingesting import is_ready
-from tests.processes import until
+from tests.processes import DEADLINE_SECONDS, until
 
 from runfold import Run, Runfold
 from runfold.api.app import build_app as build_api
 from runfold.http.app import new_app
-from runfold.projector.worker import connect_worker
+from runfold.projector.connection import connect_worker
 from runfold.query.app import build_app, router
 from runfold.query.reading import Reading
 from runfold.settings import Settings
@@ -32,6 +32,9 @@ from runfold.store.runs import RunStore
 from runfold_schemas.data import Data
 
 POLL_SECONDS = 0.005
+
+SESSION_SECONDS = 30.0
+"""How long a worker in this process may stand still."""
 
 
 @dataclass
@@ -61,7 +64,7 @@ class Projected:
             agent_id=options.pop("agent_id", "agent-1"), run_id=run_id, **options
         )
         offset = await self.publish(run, *data, turn_id=turn_id)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while (state := await self.runs.get(run.run_id)) is None or state.record.next_offset <= offset:
                 await asyncio.sleep(POLL_SECONDS)
         return run
@@ -76,13 +79,16 @@ class Projected:
         return offset
 
     async def holds(self, run: Run, offset: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while await self.pages.end(run.life.log_id) <= offset:
                 await asyncio.sleep(POLL_SECONDS)
 
 
 @asynccontextmanager
 async def projected(settings: Settings) -> AsyncIterator[Projected]:
+    # Nobody starts the worker again if it loses its membership while this process stands still.
+    patient = max(settings.session_timeout_seconds, SESSION_SECONDS)
+    settings = settings.model_copy(update={"session_timeout_seconds": patient})
     async with connect(settings.mongo, settings.database) as database:
         editions = Editions(database)
         edition = await editions.current_or_first()
@@ -116,7 +122,7 @@ async def query_and_reading(settings: Settings) -> AsyncIterator[tuple[httpx.Asy
     """As `query`, with what its routes read with."""
     async with Reading(settings) as reading:
         app = new_app("query", ready=reading.check_ready)
-        app.include_router(router(reading))
+        app.include_router(router(lambda: reading))
         async with served(app) as client:
             yield client, reading
 
@@ -129,17 +135,25 @@ async def ready_api(settings: Settings, **options: Any) -> AsyncIterator[httpx.A
         yield client
 
 
-@asynccontextmanager
-async def served(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+def listening_socket() -> socket.socket:
+    """For a service that has to know its port before it begins."""
     # Named as TCP, or asyncio leaves its answers to Nagle's algorithm: 40 ms each.
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
-        listening.bind(("127.0.0.1", 0))
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.bind(("127.0.0.1", 0))
+    return listening
+
+
+@asynccontextmanager
+async def served(app: FastAPI, listening: socket.socket | None = None) -> AsyncIterator[httpx.AsyncClient]:
+    # Connections stay open, or a busy test may use one at the moment in which it is closed.
+    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1, timeout_keep_alive=600)
+    server = uvicorn.Server(config)
+    with listening or listening_socket() as used:
+        serving = asyncio.create_task(server.serve(sockets=[used]))
         while not server.started and not serving.done():
             await asyncio.sleep(POLL_SECONDS)
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+        url = f"http://127.0.0.1:{used.getsockname()[1]}"
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
             yield client
         server.should_exit = True
         await serving

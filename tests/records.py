@@ -10,6 +10,7 @@ from tests.builders import event, event_id
 from runfold_projections.admission import Admission, Admitted
 from runfold_schemas.codec import Record, encode, headers
 from runfold_schemas.data import Data
+from runfold_schemas.erasures import SubjectErased
 from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
@@ -20,7 +21,6 @@ from runfold_schemas.events import (
     StandIn,
     SystemMessage,
     Thinking,
-    TokenUsage,
     ToolCall,
     ToolResult,
     UserMessage,
@@ -54,13 +54,17 @@ from runfold_schemas.runs import (
 )
 from runfold_schemas.sessions import (
     FrameworkEvent,
+    RunDeleted,
     SessionCreated,
     SessionDeleted,
     SessionUpdated,
     StateChanged,
+    StateDeleted,
 )
+from runfold_schemas.summaries import Summary
+from runfold_schemas.usage import TokenUsage
 
-modest = settings(max_examples=60, deadline=None)
+modest = settings(max_examples=60)
 """For properties: a few seconds for all of them, also where the machine is busy with something
 else.
 """
@@ -91,6 +95,7 @@ ONE_OF_EACH: tuple[Data, ...] = (
     EventAmended(
         offset=3, stand_ins=(StandIn(type="user_message", data={"message": "hi"}),), reason="it began with us"
     ),
+    Summary(text="They said hello.", end_offset=5),
     FrameworkEvent(framework="openai-agents", body={"role": "user", "content": "hi"}),
     StateChanged(),
     SessionCreated(
@@ -98,6 +103,9 @@ ONE_OF_EACH: tuple[Data, ...] = (
     ),
     SessionUpdated(session_id="session-1", labels={"team": "blue"}, display_name="A talk"),
     SessionDeleted(session_id="session-1"),
+    StateDeleted(keys=("user:seat",)),
+    RunDeleted(log_id="0" * 32),
+    SubjectErased(subject="0" * 64, receipt="{}"),
     MemoryCreated(bank_id="b", memory_id="m", memory=Memory(fact="likes tea", scope={"user": "ann"})),
     MemoryUpdated(
         bank_id="b",

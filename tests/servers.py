@@ -6,6 +6,8 @@ import asyncio
 import functools
 import gc
 import os
+import re
+import shutil
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Callable
@@ -15,14 +17,15 @@ from pathlib import Path
 
 from runfold.local import LocalStack, free_port
 from runfold.local.kafka import SETTINGS
-from runfold.local.kafka_jars import KAFKA_VERSION
 from runfold.settings import Settings
 from runfold.store.replica_set import REPLICA_SET, bring_up
 
 KAFKA_VARIABLE = "RUNFOLD_TEST_KAFKA"
 MONGO_VARIABLE = "RUNFOLD_TEST_MONGO"
-MONGO_IMAGE = "mongo:8.0"
+COMPOSE = (Path(__file__).parents[1] / "docker-compose.yml").read_text()
 DOCKER_SECONDS = 3
+MEMORY_FOLDER = Path("/dev/shm")
+MEMORY_BYTES_MIN = 4 * 2**30
 
 
 OwnSettings = Callable[..., Settings]
@@ -53,9 +56,20 @@ async def servers() -> AsyncIterator[Servers]:
             yield addresses
     else:
         # Not pytest's tmp_path, which keeps the last three: a database would stay behind each time.
-        with tempfile.TemporaryDirectory(prefix="runfold-tests-", ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="runfold-tests-", dir=fast_folder(), ignore_cleanup_errors=True
+        ) as folder:
             async with LocalStack(data_dir=Path(folder)) as stack:
                 yield Servers(kafka=stack.kafka, mongo=stack.mongo)
+
+
+def fast_folder() -> Path | None:
+    """A file system in memory with enough space, otherwise None. Kafka and MongoDB wait there for
+    no disk. Tests kill servers but never the machine, so no test depends on a disk.
+    """
+    if not os.access(MEMORY_FOLDER, os.W_OK):
+        return None
+    return MEMORY_FOLDER if shutil.disk_usage(MEMORY_FOLDER).free >= MEMORY_BYTES_MIN else None
 
 
 def given() -> Servers | None:
@@ -91,13 +105,12 @@ async def containers() -> AsyncIterator[Servers]:
     from testcontainers.core.wait_strategies import LogMessageWaitStrategy  # noqa: PLC0415
 
     kafka_port, mongo_port = free_port(), free_port()
-    kafka = DockerContainer(f"apache/kafka:{KAFKA_VERSION}").waiting_for(
-        LogMessageWaitStrategy("Kafka Server started")
-    )
+    kafka = DockerContainer(image("apache/kafka")).waiting_for(LogMessageWaitStrategy("Kafka Server started"))
     for name, value in kafka_environment(kafka_port).items():
         kafka.with_env(name, value)
+    kafka.with_env("KAFKA_HEAP_OPTS", "-Xmx2g")  # the image's 1 GB is for 8,000 topics
     mongo = (
-        DockerContainer(MONGO_IMAGE)
+        DockerContainer(image("mongo"))
         .with_command(f"mongod --replSet {REPLICA_SET} --bind_ip_all --port {mongo_port}")
         .waiting_for(LogMessageWaitStrategy("Waiting for connections"))
     )
@@ -112,6 +125,11 @@ async def containers() -> AsyncIterator[Servers]:
         )
     finally:
         await asyncio.gather(asyncio.to_thread(kafka.stop), asyncio.to_thread(mongo.stop))
+
+
+def image(name: str) -> str:
+    """The image of compose, with its tag and its digest."""
+    return re.search(rf"image: ({name}:\S+)", COMPOSE)[1]
 
 
 def kafka_environment(port: int) -> dict[str, str]:

@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from uuid import UUID
 
+from tests.killing import FOLDED_SECONDS
+from tests.partitions import topics_of
 from tests.session_verbs import WAYS, opened
 
 from runfold.client.session import SessionVerbs
@@ -17,9 +19,9 @@ from runfold.store.database import Database, connect
 from runfold.store.edition import Edition
 from runfold.store.editions import Editions
 from runfold.store.state import own_scope
+from runfold.verify.memories import verify_memories
 from runfold.verify.runs import verify
 from runfold.verify.sessions import verify_sessions
-from runfold_schemas.topics import Topics
 
 
 class Stored:
@@ -47,9 +49,10 @@ class Stored:
 
     async def differences(self) -> list[Any]:
         found: list[Any] = []
-        async for _, of_run in verify(self._log, self.stores, wait_seconds=20):
+        async for _, of_run in verify(self._log, self.stores, wait_seconds=FOLDED_SECONDS):
             found += of_run
-        return found + (await verify_sessions(self._log, self.stores, wait_seconds=20))[1]
+        found += (await verify_sessions(self._log, self.stores, wait_seconds=FOLDED_SECONDS))[1]
+        return found + (await verify_memories(self._log, self.stores, wait_seconds=FOLDED_SECONDS))[1]
 
 
 @asynccontextmanager
@@ -60,8 +63,15 @@ async def stored(settings: Settings) -> AsyncIterator[Stored]:
 
 @asynccontextmanager
 async def at_work(workers: Sequence[Service]) -> AsyncIterator[None]:
-    try:
+    async with stopping(workers):
         await asyncio.gather(*(worker.start() for worker in workers))
+        yield
+
+
+@asynccontextmanager
+async def stopping(workers: Sequence[Service]) -> AsyncIterator[None]:
+    """Stops the workers at the end of the block."""
+    try:
         yield
     finally:
         await asyncio.gather(*(worker.stop() for worker in workers))
@@ -75,7 +85,7 @@ async def all_ways(settings: Settings) -> AsyncIterator[dict[str, SessionVerbs]]
 
 async def shared_ends(settings: Settings) -> dict[Any, int]:
     async with LogEnds.connect(settings.log()) as ends:
-        return await ends.ends_of(shared_partitions(Topics(settings.prefix)))
+        return await ends.ends_of(shared_partitions(topics_of(settings.prefix)))
 
 
 async def only_topics_of(settings: Settings, run_ids: set[str]) -> bool:

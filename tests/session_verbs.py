@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
+from tests.processes import DEADLINE_SECONDS
 from tests.querying import Projected, projected, ready_api
 
 from runfold import Runfold
@@ -54,9 +55,9 @@ class Projector:
 async def differences(settings: Settings, stored: Projected) -> list[Any]:
     """Between MongoDB and the log, of runs, of their state and of sessions."""
     log, found = settings.log(), []
-    async for _, of_run in verify(log, stored.stores, wait_seconds=20):
+    async for _, of_run in verify(log, stored.stores, wait_seconds=DEADLINE_SECONDS):
         found += of_run
-    return found + (await verify_sessions(log, stored.stores, wait_seconds=20))[1]
+    return found + (await verify_sessions(log, stored.stores, wait_seconds=DEADLINE_SECONDS))[1]
 
 
 async def check_rebuild(settings: Settings) -> None:
@@ -95,7 +96,10 @@ async def opened(way: str, settings: Settings) -> AsyncIterator[SessionVerbs]:
             async with Runfold.of(settings.log()) as runfold, Reading(settings) as reading:
                 yield Sessions(runfold.connection, reading.stored_sessions)
         case _:
-            async with ready_api(settings) as client, HttpSessions(str(client.base_url)) as sessions:
+            async with (
+                ready_api(settings) as client,
+                HttpSessions(str(client.base_url), timeout_seconds=DEADLINE_SECONDS) as sessions,
+            ):
                 yield sessions
 
 

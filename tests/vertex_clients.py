@@ -51,7 +51,7 @@ async def vertex(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
         sessions = Sessions(runfold.connection, reading.stored_sessions)
         app = new_app("Agent Engine", ready=reading.check_ready)
         app.include_router(build_session_router(lambda: sessions))
-        app.include_router(router(reading))
+        app.include_router(router(lambda: reading))
         mount(app, build_vertex_app(session_routes(lambda: sessions, Engines())))
         async with served(app) as client:
             yield client

@@ -21,7 +21,7 @@ PRECONDITION = (400, "FAILED_PRECONDITION")
 
 async def new_engine(url: str, **engine: Any) -> str:
     """The name of a new engine, made without any client."""
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         answer = await http.post(ENGINES, json=engine)
         assert answer.status_code == 200, answer.text
         return str(answer.json()["response"]["name"])

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from runfold_projections.amendments import Place, expand_log, offset_of, order_key
 from runfold_projections.validation import Fault, Rule
-from runfold_schemas.events import AnyEvent, ToolCall, ToolResult
+from runfold_schemas.events import ToolCall, ToolResult
+from runfold_schemas.ledger_events import LedgerEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,12 @@ class ResultPlan:
     """The places of results without an earlier call."""
 
 
-def plan_results(events: Iterable[tuple[Place, AnyEvent]]) -> ResultPlan:
+def plan_results(events: Iterable[tuple[Place, LedgerEvent]]) -> ResultPlan:
     """The plan for expanded events with their places, in the order of the log."""
     return _feed_planner(events).plan()
 
 
-def inspect_results(events: Iterable[tuple[int, AnyEvent]]) -> list[Fault]:
+def inspect_results(events: Iterable[tuple[int, LedgerEvent]]) -> list[Fault]:
     """Calls without a result and results without an earlier call, in the order of the log. See
     `ResultPlanner.faults`.
     """
@@ -58,16 +59,15 @@ class ResultPlanner:
         self._unanswerable: dict[Place, str] = {}
         self._nameless: list[tuple[Place, Fault]] = []
 
-    def feed(self, place: Place, event: AnyEvent) -> None:
+    def feed(self, place: Place, event: LedgerEvent) -> None:
         """Takes the next expanded event of the log, of any kind."""
-        match event.data:
-            case ToolCall(tool_call_id=tool_id):
-                self._call(place, tool_id)
-            case ToolResult(tool_call_id=tool_id):
-                self._result(place, tool_id)
-            case _:
-                # The second pass has the exhaustive list of kinds.
-                pass
+        # The second pass has the exhaustive list of kinds. For a class that does not match, `match`
+        # takes five times as long as a comparison of types.
+        data = event.data
+        if type(data) is ToolCall:
+            self.feed_call(place, data.tool_call_id)
+        elif type(data) is ToolResult:
+            self.feed_result(place, data.tool_call_id)
 
     def plan(self) -> ResultPlan:
         """The plan for the events so far. Later calls of `feed` do not change it."""
@@ -95,7 +95,8 @@ class ResultPlanner:
         ]
         return sorted(faults, key=lambda placed: order_key(placed[0]))
 
-    def _call(self, place: Place, tool_id: str) -> None:
+    def feed_call(self, place: Place, tool_id: str) -> None:
+        """As `feed`, for a call of a tool."""
         if not tool_id:
             self._nameless.append(_fault("call-has-id", place, tool_id, "the call has no id"))
             return
@@ -104,7 +105,8 @@ class ResultPlanner:
             self._unanswerable[earlier] = tool_id
         self._latest[tool_id] = place
 
-    def _result(self, place: Place, tool_id: str) -> None:
+    def feed_result(self, place: Place, tool_id: str) -> None:
+        """As `feed`, for a result."""
         if not tool_id:
             self._nameless.append(_fault("result-has-id", place, tool_id, "the result names no call"))
         elif tool_id in self._latest:
@@ -113,7 +115,7 @@ class ResultPlanner:
             self._orphans[place] = tool_id
 
 
-def _feed_planner(events: Iterable[tuple[Place, AnyEvent]]) -> ResultPlanner:
+def _feed_planner(events: Iterable[tuple[Place, LedgerEvent]]) -> ResultPlanner:
     planner = ResultPlanner()
     for place, event in events:
         planner.feed(place, event)

@@ -16,13 +16,13 @@ No function here raises an error. An event of unknown form expands to nothing.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, assert_never
 from zlib import crc32
 
 from runfold_projections.providers.gemini_recording import GeminiRecorder
 from runfold_projections.providers.openai_responses_recording import ResponsesRecorder
-from runfold_projections.providers.recording import is_base64
+from runfold_projections.providers.values import is_base64, mapping
 from runfold_schemas.codec import new_event
 from runfold_schemas.data import MESSAGE_ID_LENGTH_MAX, Data
 from runfold_schemas.events import (
@@ -38,6 +38,9 @@ from runfold_schemas.events import (
 from runfold_schemas.sessions import FrameworkEvent
 
 Fields = dict[str, Any]
+
+PartReader = Callable[[Mapping[str, Any]], Fields | None]
+"""Reads a part of an item's content. None if the part has another form."""
 
 _ASSISTANT_KINDS: Final = (AssistantMessage, Thinking, ToolCall, ProviderPart)
 
@@ -65,7 +68,8 @@ def expand(event: AnyEvent) -> list[AnyEvent]:
         case "adk" | "vertex":
             return replace_event(event, _expand_adk(_adk_body(event.data)))
         case "openai-agents":
-            return replace_event(event, _expand_openai(event.data.body, event.event_id))
+            files = _openai_file if event.data.files_by_id else _no_file
+            return replace_event(event, _expand_openai(event.data.body, event.event_id, files))
         case _:
             assert_never(event.data.framework)
 
@@ -104,14 +108,14 @@ def _adk_body(event: FrameworkEvent) -> Mapping[str, Any]:
     if event.framework != "vertex":
         return body
     origin = {name: body.get(name) for name in ("author", "invocationId")}
-    if raw := _mapping(body.get("rawEvent")):
+    if raw := mapping(body.get("rawEvent")):
         return {**raw, **origin}
-    partial = _mapping(body.get("eventMetadata")).get("partial")
+    partial = mapping(body.get("eventMetadata")).get("partial")
     return {**origin, "content": body.get("content"), "partial": partial}
 
 
 def _expand_adk(body: Mapping[str, Any]) -> list[Data]:
-    content = _mapping(body.get("content"))
+    content = mapping(body.get("content"))
     parts = [part for part in _items(content.get("parts")) if isinstance(part, dict)]
     if body.get("partial") or any(_is_question_of_adk(part) for part in parts):
         return []
@@ -145,10 +149,8 @@ class _Ids:
 
 
 def _is_question_of_adk(part: Mapping[str, Any]) -> bool:
-    return any(
-        _mapping(part.get(kind)).get("name") in _ADK_QUESTIONS
-        for kind in ("functionCall", "functionResponse")
-    )
+    named = (mapping(part.get(kind)) for kind in ("functionCall", "functionResponse"))
+    return any(_string(each.get("name")) in _ADK_QUESTIONS for each in named)
 
 
 def _adk_model(parts: Sequence[Fields], ids: _Ids) -> Iterator[Data]:
@@ -162,7 +164,7 @@ def _adk_model(parts: Sequence[Fields], ids: _Ids) -> Iterator[Data]:
 
 
 def _adk_call(call: ToolCall, ids: _Ids) -> ToolCall:
-    own = _mapping(_mapping(call.provider_data).get("gemini"))
+    own = mapping(mapping(call.provider_data).get("gemini"))
     if not own.get("id"):
         return call.model_copy(update={"tool_call_id": ids.next(call.tool_name)})
     if call.tool_call_id.startswith(_ADK_ID_PREFIX):
@@ -200,7 +202,7 @@ def _adk_outcome(response: Any) -> Fields:
 def _adk_part(part: Mapping[str, Any]) -> Fields | None:
     if isinstance(text := part.get("text"), str):
         return _text(text)
-    inline, file = _mapping(part.get("inlineData")), _mapping(part.get("fileData"))
+    inline, file = mapping(part.get("inlineData")), mapping(part.get("fileData"))
     if inline:
         # Pydantic writes bytes in the base64 alphabet for URLs.
         data = _string(inline.get("data")).replace("-", "+").replace("_", "/")
@@ -210,10 +212,11 @@ def _adk_part(part: Mapping[str, Any]) -> Fields | None:
     return None
 
 
-def _expand_openai(item: Mapping[str, Any], event_id: str) -> Iterable[Data]:
+def _expand_openai(item: Mapping[str, Any], event_id: str, file: PartReader) -> Iterable[Data]:
+    """`file` reads the parts that name a file by its id."""
     match item:
         case {"role": "user"}:
-            return _user_messages(map(_openai_part, _contents(item, "input_text")))
+            return _user_messages(_openai_part(part) or file(part) for part in _contents(item, "input_text"))
         case {"role": "system" | "developer"}:
             return _system_messages(map(_openai_part, _contents(item, "input_text")))
         case {"role": "assistant"}:
@@ -222,7 +225,7 @@ def _expand_openai(item: Mapping[str, Any], event_id: str) -> Iterable[Data]:
         case {"type": "message"}:
             return ()
         case {"type": "function_call_output" | "custom_tool_call_output"}:
-            return [_openai_result(item)]
+            return [_openai_result(item, file)]
         case {"type": str()}:
             return _openai_model(item, event_id)
         case {"id": str()} if item.keys() <= {"id", "type"}:
@@ -241,18 +244,20 @@ def _contents(item: Mapping[str, Any], kind: str) -> list[Fields]:
 
 
 def _openai_model(item: Mapping[str, Any], event_id: str) -> Iterator[Data]:
-    for data in ResponsesRecorder({}).response({"output": [item]}):
+    for data in ResponsesRecorder({}, as_before=True).response({"output": [item]}):
         if isinstance(data, AssistantMessage):
             # Each item counts its texts from 0, and texts of consecutive items do not join.
             index = crc32(f"{event_id} {data.content_index}".encode())
-            yield data.model_copy(update={"content_index": index})
+            # Items that older versions wrote keep their ledger, without the common form of refusals
+            # and citations.
+            yield data.model_copy(update={"content_index": index, "refusal": False, "citations": ()})
         elif isinstance(data, _ASSISTANT_KINDS):
             yield data
 
 
-def _openai_result(item: Mapping[str, Any]) -> ToolResult:
+def _openai_result(item: Mapping[str, Any], file: PartReader) -> ToolResult:
     tool_id, output = _string(item.get("call_id")), item.get("output")
-    parts = [_openai_part(part) for part in _items(output) if isinstance(part, dict)]
+    parts = [_openai_part(part) or file(part) for part in _items(output) if isinstance(part, dict)]
     if not isinstance(output, list) or None in parts:
         return _result(tool_id, result=output)
     texts = [part["text"] for part in parts if part is not None and part["type"] == "text"]
@@ -265,9 +270,8 @@ def _openai_part(part: Mapping[str, Any]) -> Fields | None:
             return _text(text)
         case {"type": "input_image", "image_url": str(url)}:
             image = _at_url(url, kind="image")
-            detail = part.get("detail")
-            if image and isinstance(detail, str):
-                image["provider_data"] = {"openai-responses": {"detail": detail}}
+            if image and (detail := _openai_detail(part)):
+                image["provider_data"] = {"openai-responses": detail}
             return image
         case {"type": "input_file", "file_data": str(data)}:
             return _at_url(data, name=part.get("filename"))
@@ -277,6 +281,31 @@ def _openai_part(part: Mapping[str, Any]) -> Fields | None:
             return _medium(f"audio/{form}", data=data)
         case _:
             return None
+
+
+def _openai_file(part: Mapping[str, Any]) -> Fields | None:
+    """An image or a document that OpenAI has under an id. Other providers cannot fetch it."""
+    match part:
+        case {"type": "input_image" | "input_file" as kind, "file_id": str(file_id)} if file_id:
+            own = {"file_id": file_id, **_openai_detail(part)}
+        case _:
+            return None
+    medium = _medium(
+        "",
+        url=f"openai-file:{file_id}",
+        kind="image" if kind == "input_image" else "document",
+        name=part.get("filename"),
+    )
+    return medium and {**medium, "provider_data": {"openai-responses": own, "openai-chat": own}}
+
+
+def _no_file(_part: Mapping[str, Any]) -> None:
+    """Earlier versions left such files out. Their ledgers stay the same."""
+
+
+def _openai_detail(part: Mapping[str, Any]) -> Fields:
+    detail = part.get("detail")
+    return {"detail": detail} if isinstance(detail, str) else {}
 
 
 def _at_url(url: str, *, kind: str = "document", name: Any = None) -> Fields | None:
@@ -343,10 +372,6 @@ def _bounded(value: Any, length_max: int) -> str | None:
 
 def _string(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _items(value: Any) -> list[Any]:

@@ -1,6 +1,6 @@
 """The ledger: the messages to send back to a model provider, exactly as they were.
 
-There are three ways to build it. All of them use the same open assistant message (`_Assistant`):
+There are three ways to build it. All of them use the same open assistant message (`OpenMessage`):
 
 - `Ledger`: the caller adds part after part, as in Goa-AI;
 - `build_messages_from_events`: for a log that fits into memory;
@@ -19,6 +19,8 @@ from pydantic import TypeAdapter
 
 from runfold_projections.amendments import Place, expand_log
 from runfold_projections.exchanges import ResultPlan, plan_results
+from runfold_projections.open_message import Fields, OpenMessage, with_blobs, with_data
+from runfold_schemas.erasures import SubjectErased
 from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
@@ -28,11 +30,11 @@ from runfold_schemas.events import (
     ResponseRecorded,
     SystemMessage,
     Thinking,
-    TokenUsage,
     ToolCall,
     ToolResult,
     UserMessage,
 )
+from runfold_schemas.ledger_events import LedgerEvent
 from runfold_schemas.memories import BankFact, GenerationRequested, MemoriesGenerated, MemoryChange
 from runfold_schemas.messages import Message, Provider, Role, ToolResultPart
 from runfold_schemas.runs import (
@@ -48,14 +50,15 @@ from runfold_schemas.runs import (
 )
 from runfold_schemas.sessions import (
     FrameworkEvent,
+    RunDeleted,
     SessionCreated,
     SessionDeleted,
     SessionUpdated,
     StateChanged,
+    StateDeleted,
 )
-
-Fields = dict[str, Any]
-"""The fields of a part or a message that is not built yet."""
+from runfold_schemas.summaries import Summary
+from runfold_schemas.usage import TokenUsage
 
 _MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Message)
 
@@ -71,12 +74,16 @@ def build_messages_from_events(events: Iterable[AnyEvent]) -> list[Message]:
 
 def build_messages_from_log(log: Iterable[tuple[int, AnyEvent]]) -> list[Message]:
     """The ledger of a log of `(offset, event)` pairs."""
-    events = expand_log(list(log))
+    return [message for _, message in build_placed_messages(expand_log(list(log)))]
+
+
+def build_placed_messages(events: Sequence[tuple[Place, LedgerEvent]]) -> list[tuple[Place, Message]]:
+    """The ledger of expanded events, each message with the place of its draft."""
     stream = LedgerStream(plan_results(events))
     drafts = [draft for place, event in events for draft in stream.feed(place, event)]
     drafts.extend(stream.finish())
     by_place = dict(events) if any(draft.late for draft in drafts) else {}
-    return [draft.message(by_place) for draft in drafts]
+    return [(draft.place, draft.message(by_place)) for draft in drafts]
 
 
 class Ledger:
@@ -90,7 +97,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
-        self._assistant = _Assistant()
+        self._assistant = OpenMessage()
 
     def append_thinking(
         self,
@@ -114,7 +121,8 @@ class Ledger:
         """Adds text of the assistant. It joins the text part before it, if that is the last part.
         "" adds nothing.
         """
-        self._assistant.say(text)
+        if text:
+            self._assistant.say(text)
 
     def declare_tool_use(self, id: str, name: str, args: Any) -> None:  # noqa: A002  # the part's own word, as upstream
         """Adds the assistant's call of a tool. `args` is any JSON."""
@@ -123,7 +131,7 @@ class Ledger:
     def flush_assistant(self) -> None:
         """Ends the open assistant message. A message without parts is dropped."""
         self._messages.extend(_messages("assistant", self._assistant.parts()))
-        self._assistant = _Assistant()
+        self._assistant = OpenMessage()
 
     def append_user_tool_results(self, results: Iterable[ToolResultPart | Mapping[str, Any]]) -> None:
         """Adds a user message with `results` in this order. Each is a part or a mapping of its
@@ -165,19 +173,26 @@ class Draft(NamedTuple):
     """The places of the thinking in the message."""
     repeated: tuple[Place, ...] = ()
     """The places of calls that repeat the id of an earlier call in the message."""
+    opaque: tuple[Place, ...] = ()
+    """The places of the opaque parts, in their order."""
+    origin: Fields = {}  # noqa: RUF012  # a shared default that nobody changes
+    """`maker` and `next_request` of the message, if it has them."""
+    place: Place = 0
+    """The place of the first event of the message. Results have that of the message with the calls.
+    """
 
-    def message(self, events: Mapping[Place, AnyEvent]) -> Message:
+    def message(self, events: Mapping[Place, LedgerEvent]) -> Message:
         """The message, given the event at each place in `late`. Raises `TypeError` if one of these
         events is not a tool result.
         """
         return _MESSAGE.validate_python(self.fields(events))
 
-    def fields(self, events: Mapping[Place, AnyEvent]) -> Fields:
+    def fields(self, events: Mapping[Place, LedgerEvent]) -> Fields:
         """The fields of `message` in the same order, for callers that only write JSON."""
         if not self.late:
-            return {"role": self.role, "parts": self.parts}
+            return {"role": self.role, "parts": self.parts, **self.origin}
         parts = [part if isinstance(part, dict) else _late_result(events[part]) for part in self.parts]
-        return {"role": self.role, "parts": parts}
+        return {"role": self.role, "parts": parts, **self.origin}
 
 
 class LedgerStream:
@@ -207,32 +222,42 @@ class LedgerStream:
         self._plan = plan
         self._exchange: _Exchange | None = None
 
-    def feed(self, place: Place, event: AnyEvent) -> Sequence[Draft]:
+    def feed(self, place: Place, event: LedgerEvent) -> Sequence[Draft]:
         """Takes the next event of the log. Returns the messages that it closes, mostly none."""
         # Each case that does not match costs 0.1 us. The deltas of streams are most of a log, so
         # their case is the first.
         match event.data:
             case AssistantMessage() | Thinking() | ToolCall() | ProviderPart() as block:
-                exchange, closed = self._exchange_for(event)
+                exchange, closed = self._exchange_for(place, event)
                 exchange.add(place, block)
                 return closed
             case ToolResult() as result:
                 self._add_result(place, result)
                 return ()
             case UserMessage() as message:
-                return [*self.finish(), *_drafts("user", _user_parts(message))]
-            case SystemMessage(message=text):
-                return [*self.finish(), *_drafts("system", _text(text))]
+                return [*self.finish(), *_drafts(place, "user", _user_parts(message))]
+            case SystemMessage() as instructions:
+                return [*self.finish(), *_drafts(place, "system", _system_parts(instructions))]
             case PlannerNote() | TokenUsage() | PhaseChanged() | RunLabeled() | RunOpened() | RunStarted():
                 return ()
+            case ResponseRecorded() as response:
+                if self._exchange:
+                    self._exchange.end_response(event.message_id, response)
+                return ()
+            case RunPaused() | RunResumed() | RunCompleted() | RunFailed() | RunCanceled():
+                return ()
+            case EventAmended() | FrameworkEvent() | Summary():
+                # The first two were expanded before the fold. Summaries are used by `fitting`.
+                return ()
             case (
-                ResponseRecorded() | RunPaused() | RunResumed() | RunCompleted() | RunFailed() | RunCanceled()
+                StateChanged()
+                | StateDeleted()
+                | RunDeleted()
+                | SubjectErased()
+                | SessionCreated()
+                | SessionUpdated()
+                | SessionDeleted()
             ):
-                return ()
-            case EventAmended() | FrameworkEvent():
-                # Both were expanded before the fold.
-                return ()
-            case StateChanged() | SessionCreated() | SessionUpdated() | SessionDeleted():
                 return ()
             case MemoryChange() | GenerationRequested() | MemoriesGenerated() | BankFact():
                 return ()
@@ -244,17 +269,17 @@ class LedgerStream:
         exchange, self._exchange = self._exchange, None
         return exchange.drafts(self._plan) if exchange else ()
 
-    def _exchange_for(self, event: AnyEvent) -> "tuple[_Exchange, Sequence[Draft]]":
+    def _exchange_for(self, place: Place, event: LedgerEvent) -> "tuple[_Exchange, Sequence[Draft]]":
         """The exchange of an event of the assistant, and the messages that the event closes."""
         if self._exchange and self._exchange.takes(event.message_id):
             return self._exchange, ()
         closed = self.finish()
-        self._exchange = _Exchange(event.message_id, provider=event.provider)
+        self._exchange = _Exchange(place, event.message_id, provider=event.provider, maker=event.maker)
         return self._exchange, closed
 
     def _add_result(self, place: Place, result: ToolResult) -> None:
         if place in self._plan.orphans:
-            self._exchange = self._exchange or _Exchange(None)
+            self._exchange = self._exchange or _Exchange(place, None)
             self._exchange.add_orphan(result)
         elif self._exchange:
             self._exchange.add_result(place, result, self._plan)
@@ -263,10 +288,30 @@ class LedgerStream:
 class _Exchange:
     """An open assistant message, and the user message with its results."""
 
-    __slots__ = ("_assistant", "_calls", "_has_result", "_message_id", "_orphans", "_results", "_thinking")
+    __slots__ = (
+        "_assistant",
+        "_calls",
+        "_has_result",
+        "_message_id",
+        "_opaque",
+        "_origin",
+        "_orphans",
+        "_place",
+        "_results",
+        "_thinking",
+    )
 
-    def __init__(self, message_id: str | None, *, provider: Provider | None = None) -> None:
-        self._assistant = _Assistant(provider)
+    def __init__(
+        self,
+        place: Place,
+        message_id: str | None,
+        *,
+        provider: Provider | None = None,
+        maker: str | None = None,
+    ) -> None:
+        self._place = place
+        self._assistant = OpenMessage(provider)
+        self._origin: Fields = {"maker": maker} if maker else {}
         self._message_id = message_id
         self._has_result = False
         # The places of the calls, by id. Results follow in the order of this dictionary, so in the
@@ -275,6 +320,7 @@ class _Exchange:
         self._results: dict[Place, Fields] = {}
         self._orphans: list[Fields] = []
         self._thinking: list[Place] = []
+        self._opaque: list[Place] = []
 
     def takes(self, message_id: str | None) -> bool:
         """Whether an event of the assistant with this `message_id` belongs to the message. If so,
@@ -288,18 +334,26 @@ class _Exchange:
 
     def add(self, place: Place, block: AssistantMessage | Thinking | ToolCall | ProviderPart) -> None:
         match block:
-            case AssistantMessage(message=text):
-                self._assistant.say(text, block.content_index, block.provider_data)
+            case AssistantMessage():
+                self._assistant.add_text(block)
             case Thinking():
                 if self._assistant.think(block):
                     self._thinking.append(place)
             case ProviderPart():
-                self._assistant.keep(block)
+                if self._assistant.keep(block):
+                    self._opaque.append(place)
             case ToolCall(tool_call_id=tool_id):
-                self._assistant.call(tool_id, block.tool_name, block.payload, block.provider_data)
+                self._assistant.call(
+                    tool_id, block.tool_name, block.payload, block.provider_data, block.blobs
+                )
                 self._calls.setdefault(tool_id, []).append(place)
             case _:
                 assert_never(block)
+
+    def end_response(self, message_id: str | None, response: ResponseRecorded) -> None:
+        """Takes what the next request needs from the end of the message's response."""
+        if response.next_request is not None and message_id == self._message_id:
+            self._origin["next_request"] = response.next_request
 
     def add_result(self, place: Place, result: ToolResult, plan: ResultPlan) -> None:
         calls = self._calls.get(result.tool_call_id)
@@ -317,7 +371,12 @@ class _Exchange:
     def drafts(self, plan: ResultPlan) -> list[Draft]:
         parts = self._assistant.parts()
         repeated = tuple(call for calls in self._calls.values() for call in calls[1:])
-        drafts = [Draft("assistant", parts, (), tuple(self._thinking), repeated)] if parts else []
+        thinking, opaque = tuple(self._thinking), tuple(self._opaque)
+        drafts = []
+        if parts:
+            drafts.append(
+                Draft("assistant", parts, (), thinking, repeated, opaque, self._origin, self._place)
+            )
         if not self._calls and not self._orphans:
             return drafts
         places = [
@@ -325,94 +384,15 @@ class _Exchange:
         ]
         results = [*(self._results.get(place, place) for place in places), *self._orphans]
         late = tuple(place for place in places if place not in self._results)
-        return drafts + _drafts("user", results, late)
-
-
-class _Assistant:
-    """The parts of an open assistant message. With a provider, parts keep their order; otherwise
-    thinking comes first.
-    """
-
-    __slots__ = ("_parts", "_provider", "_text", "_text_data", "_text_index", "_thinking")
-
-    def __init__(self, provider: Provider | None = None) -> None:
-        self._provider = provider
-        self._thinking: list[Fields] = []
-        self._parts: list[Fields] = []
-        # The pieces of the last text. They are joined once, because appending each piece to a
-        # string would copy a long text again and again.
-        self._text: list[str] = []
-        self._text_index: int | None = None
-        self._text_data: Mapping[str, Any] | None = None
-
-    def think(self, thinking: Thinking) -> bool:
-        """Adds thinking. Returns whether it is part of the message: no provider accepts thinking
-        that no provider signed.
-        """
-        kept = thinking.redacted or (thinking.signature and (thinking.text or self._provider))
-        if not kept and thinking.provider_data is None:
-            return False
-        part = {
-            "type": "thinking",
-            "text": "" if thinking.redacted else thinking.text,
-            "signature": "" if thinking.redacted else thinking.signature,
-            "redacted": thinking.redacted or None,
-            "index": thinking.content_index,
-            "final": thinking.final,
-        }
-        if self._provider:
-            self._end_text()
-            self._parts.append(_with(part, thinking.provider_data))
-        else:
-            self._thinking.append(_with(part, thinking.provider_data))
-        return True
-
-    def say(
-        self, text: str, index: int | None = None, provider_data: Mapping[str, Any] | None = None
-    ) -> None:
-        if not text and provider_data is None:
-            return
-        if index != self._text_index:
-            self._end_text()
-            self._text_index = index
-        self._text.append(text)
-        if provider_data is not None:
-            self._text_data = {**(self._text_data or {}), **provider_data}
-
-    def call(
-        self, tool_id: str, name: str, args: Any, provider_data: Mapping[str, Any] | None = None
-    ) -> None:
-        self._end_text()
-        self._parts.append(
-            _with({"type": "tool_use", "id": tool_id, "name": name, "input": args}, provider_data)
-        )
-
-    def keep(self, block: ProviderPart) -> None:
-        if block.finished and self._provider:
-            self._end_text()
-            self._parts.append({"type": "opaque", "provider": self._provider, "content": block.content})
-
-    def parts(self) -> list[Fields]:
-        return self._thinking + self._parts + self._open_text()
-
-    def _end_text(self) -> None:
-        self._parts += self._open_text()
-        self._text.clear()
-        self._text_data = None
-
-    def _open_text(self) -> list[Fields]:
-        text = "".join(self._text)
-        if not text and self._text_data is None:
-            return []
-        return [_with({"type": "text", "text": text}, self._text_data)]
-
-
-def _with(part: Fields, provider_data: Mapping[str, Any] | None) -> Fields:
-    return part if provider_data is None else {**part, "provider_data": provider_data}
+        return drafts + _drafts(self._place, "user", results, late)
 
 
 def _user_parts(message: UserMessage) -> list[Fields]:
     return _text(message.message) if message.parts is None else [part.model_dump() for part in message.parts]
+
+
+def _system_parts(message: SystemMessage) -> list[Fields]:
+    return [with_data(part, message.provider_data) for part in _text(message.message)]
 
 
 def _text(text: str) -> list[Fields]:
@@ -426,19 +406,19 @@ def _result(result: ToolResult) -> Fields:
     part = {"type": "tool_result", "tool_use_id": result.tool_call_id, "content": content, "is_error": failed}
     if result.attachments:
         part["attachments"] = [attachment.model_dump() for attachment in result.attachments]
-    return part
+    return with_blobs(with_data(part, result.provider_data), result.blobs)
 
 
-def _late_result(event: AnyEvent) -> Fields:
+def _late_result(event: LedgerEvent) -> Fields:
     if not isinstance(event.data, ToolResult):
-        raise TypeError(
-            f"event {event.event_id} is a {event.type}, the ledger needs the tool_result at its place"
-        )
+        raise TypeError(f"the ledger needs a tool_result, and the event at its place is a {event.type}")
     return _result(event.data)
 
 
-def _drafts(role: Role, parts: Sequence[Fields | Place], late: tuple[Place, ...] = ()) -> list[Draft]:
-    return [Draft(role, parts, late)] if parts else []
+def _drafts(
+    place: Place, role: Role, parts: Sequence[Fields | Place], late: tuple[Place, ...] = ()
+) -> list[Draft]:
+    return [Draft(role, parts, late, place=place)] if parts else []
 
 
 def _messages(role: Role, parts: list[Fields]) -> list[Message]:

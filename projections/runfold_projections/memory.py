@@ -8,9 +8,9 @@ expired or was deleted.
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from runfold_schemas.codec import Record, decode_record
 from runfold_schemas.errors import UndecodableError
@@ -27,11 +27,20 @@ from runfold_schemas.memories import (
     Memory,
     MemoryChange,
     MemoryCreated,
+    MemoryDeleted,
     MemoryRolledBack,
     MemoryUpdated,
     bank_key,
     memory_key,
 )
+
+STORED_BYTES_MAX: Final = 16 * 1024 * 1024 - 256 * 1024
+"""MongoDB's limit for a document, without the room for its other fields."""
+
+_GROWTH_MAX: Final = 15
+"""How many times its size an event takes at most: `{}` is the shortest form of a customization."""
+
+_SURELY_STORABLE_BYTES: Final = STORED_BYTES_MAX // _GROWTH_MAX
 
 
 class Head(BaseModel):
@@ -52,6 +61,8 @@ class Head(BaseModel):
     changed_at: datetime
     expires_at: datetime | None = None
     deleted_at: datetime | None = None
+    is_erased: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether an erasure deleted the memory. Then the scope is empty, and nothing is restored."""
 
     def exists_at(self, at: datetime) -> bool:
         """Whether the memory is neither deleted nor expired at that time."""
@@ -59,6 +70,8 @@ class Head(BaseModel):
 
     def can_be_rolled_back(self, at: datetime) -> bool:
         """Whether a rollback is allowed at that time: also for 48 hours after a deletion."""
+        if self.is_erased:
+            return False
         return self.deleted_at is None or at < self.deleted_at + RESTORABLE
 
 
@@ -107,7 +120,7 @@ class Revision(BaseModel):
         return self.memory.fact if self.memory is not None else ""
 
 
-class Ending(NamedTuple):
+class ExpiryChange(NamedTuple):
     """A change of the expiry of a memory's revisions: from the change at `offset` on they expire
     with the deletion, or, if `undone`, they no longer do.
     """
@@ -124,7 +137,7 @@ class Changed(NamedTuple):
     memory: Memory | None
     """None after a deletion."""
     revision: Revision | None
-    ending: Ending | None
+    ending: ExpiryChange | None
 
 
 class Refused(NamedTuple):
@@ -135,7 +148,11 @@ class Refused(NamedTuple):
 
 
 def apply(head: Head | None, event: AnyEvent, offset: int) -> Changed | Refused:
-    """The effect of an event on its memory, given the memory's head."""
+    """The effect of an event on its memory, given the memory's head.
+
+    The event's own timestamp decides whether the change is allowed. The time of the change is never
+    before that of the change before, whatever the clocks of two writers say.
+    """
     change, at = event.data, event.timestamp
     assert isinstance(change, MemoryChange)
     if refusal := _refusal(head, change, at):
@@ -143,34 +160,39 @@ def apply(head: Head | None, event: AnyEvent, offset: int) -> Changed | Refused:
     ending = None
     match change:
         case MemoryCreated():
-            began, created_at, deleted_at = offset, at, None
+            began, created_at, changed_at, deleted_at = offset, at, at, None
             memory: Memory | None = change.memory
         case MemoryUpdated() | MemoryRolledBack():
             assert head is not None
             began, created_at, deleted_at = head.began, head.created_at, None
+            changed_at = max(at, head.changed_at)
             memory = change.memory
             if head.deleted_at is not None:
-                ending = Ending(head.deleted_at, offset, undone=True)
+                ending = ExpiryChange(head.deleted_at, offset, undone=True)
         case _:
             assert head is not None
             began, created_at, deleted_at = head.began, head.created_at, at
+            changed_at = max(at, head.changed_at)
             memory = None
-            ending = Ending(at, offset, undone=False)
+            ending = ExpiryChange(at, offset, undone=False)
+    is_erased = isinstance(change, MemoryDeleted) and change.erased is not None
+    scope = memory.scope if memory is not None else head.scope if head is not None else {}
     return Changed(
         Head(
             bank_id=change.bank_id,
             memory_id=change.memory_id,
-            scope=memory.scope if memory is not None else head.scope if head is not None else {},
+            scope={} if is_erased else scope,
             changed_by=event.event_id,
             began=began,
             created_at=created_at,
-            changed_at=at,
+            changed_at=changed_at,
             expires_at=memory.expires_at if memory is not None else None,
             deleted_at=deleted_at,
+            is_erased=is_erased,
         ),
         memory,
-        _revision(event, memory, offset),
-        ending,
+        None if is_erased else _revision(event, memory, offset, changed_at),
+        None if is_erased else ending,
     )
 
 
@@ -180,6 +202,9 @@ def _refusal(head: Head | None, change: MemoryChange, at: datetime) -> Refused |
         return Refused("exists", "a memory with that id exists already") if exists else None
     if isinstance(change, MemoryRolledBack) and (head is None or not head.can_be_rolled_back(at)):
         return Refused("gone", "the memory never existed, or was deleted more than 48 hours ago")
+    if isinstance(change, MemoryDeleted) and change.erased is not None and head is not None:
+        is_later = change.began not in (None, head.began)
+        return Refused("exists", "a later memory has that id") if is_later else None
     if not exists and not isinstance(change, MemoryRolledBack):
         return Refused("gone", "the memory does not exist")
     assert head is not None
@@ -190,7 +215,7 @@ def _refusal(head: Head | None, change: MemoryChange, at: datetime) -> Refused |
     return None
 
 
-def _revision(event: AnyEvent, memory: Memory | None, offset: int) -> Revision | None:
+def _revision(event: AnyEvent, memory: Memory | None, offset: int, at: datetime) -> Revision | None:
     change = event.data
     assert isinstance(change, MemoryChange)
     if not change.leaves_revision:
@@ -202,7 +227,7 @@ def _revision(event: AnyEvent, memory: Memory | None, offset: int) -> Revision |
         action=event.type.removeprefix("memory_"),
         offset=offset,
         run_id=event.run_id,
-        created_at=event.timestamp,
+        created_at=at,
         expires_at=change.revision_expires_at or event.timestamp + REVISION_TTL,
         memory=memory,
         labels=change.revision_labels,
@@ -229,9 +254,11 @@ class MemoryFold:
         self.heads: dict[str, HeadAt] = {}
         self._memories: dict[str, Memory | None] = {}
         self.revisions: list[tuple[str, Revision]] = []
-        self.endings: list[tuple[str, Ending]] = []
+        self.endings: list[tuple[str, ExpiryChange]] = []
         self.refused: list[tuple[str, str, Refused]] = []
         """The key, the event id and the refusal of each refused change."""
+        self.erased: dict[str, int] = {}
+        """The offsets before which the revisions of memories are erased."""
 
     def take(self, key: str, event: AnyEvent, offset: int) -> None:
         last = self.heads.get(key) or self._before.get(key)
@@ -240,13 +267,22 @@ class MemoryFold:
         effect = apply(last.head if last is not None else None, event, offset)
         if isinstance(effect, Refused):
             self.refused.append((key, event.event_id, effect))
+            if isinstance(event.data, MemoryDeleted) and event.data.erased is not None and last is not None:
+                self._erase(key, last.head.began)
             return
         self.heads[key] = HeadAt(effect.head, offset)
         self._memories[key] = effect.memory
+        if effect.head.is_erased:
+            self._erase(key, offset)
         if effect.revision is not None:
             self.revisions.append((key, effect.revision))
         if effect.ending is not None:
             self.endings.append((key, effect.ending))
+
+    def _erase(self, key: str, offset: int) -> None:
+        self.erased[key] = offset
+        self.revisions = [each for each in self.revisions if each[0] != key or each[1].offset >= offset]
+        self.endings = [each for each in self.endings if each[0] != key or each[1].offset >= offset]
 
     def records(self) -> dict[str, MemoryRecord | None]:
         """The changed memories by key, None for a deleted memory."""
@@ -331,6 +367,7 @@ def memory_event(record: Record) -> tuple[str, AnyEvent]:
     event = decode_record(record)
     if not isinstance(event.data, MemoryChange):
         raise UndecodableError(f"{event.type} changes no memory")
+    _check_size(record, event)
     return _check_key(record, memory_key(event.data.bank_id, event.data.memory_id)), event
 
 
@@ -341,7 +378,24 @@ def bank_event(record: Record) -> tuple[str, AnyEvent]:
     event = decode_record(record)
     if not isinstance(event.data, BankFact):
         raise UndecodableError(f"{event.type} changes no bank")
+    _check_size(record, event)
     return _check_key(record, bank_key(event.data.bank_id)), event
+
+
+def stored_size(event: AnyEvent, value: bytes) -> int:
+    """An upper bound of the bytes that the event's memory or bank takes in a document of the
+    database. The document has the fields that the event leaves out, and numbers with all their
+    digits. `value` is the encoded event.
+    """
+    if len(value) <= _SURELY_STORABLE_BYTES:
+        return len(value) * _GROWTH_MAX
+    return len(event.data.__pydantic_serializer__.to_json(event.data))
+
+
+def _check_size(record: Record, event: AnyEvent) -> None:
+    """Raises `UndecodableError` for an event that the database could not store."""
+    if (size := stored_size(event, record.value or b"")) > STORED_BYTES_MAX:
+        raise UndecodableError(f"it takes {size:,} bytes when stored; {STORED_BYTES_MAX:,} are allowed")
 
 
 def _check_key(record: Record, key: str) -> str:

@@ -1,13 +1,15 @@
 """A ledger that is folded portion by portion, and the offset from which it can be folded again."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from runfold_projections.amendments import Place, is_first, offset_of
 from runfold_projections.exchanges import ResultPlan
 from runfold_projections.ledger import Draft, LedgerStream
-from runfold_schemas.events import AnyEvent, SystemMessage, UserMessage
+from runfold_schemas.events import SystemMessage, UserMessage
+from runfold_schemas.ledger_events import LedgerEvent
 
-_FROM_OUTSIDE = (UserMessage, SystemMessage)
+_FROM_OUTSIDE: Final = frozenset({UserMessage, SystemMessage})
 
 
 class PortionFold:
@@ -24,11 +26,11 @@ class PortionFold:
         self._stream = LedgerStream(plan)
         self._count = 0
 
-    def feed(self, events: Iterable[tuple[Place, AnyEvent]]) -> list[Draft]:
+    def feed(self, events: Iterable[tuple[Place, LedgerEvent]]) -> list[Draft]:
         """The drafts that these events close."""
         stream, drafts = self._stream, list[Draft]()
         for place, event in events:
-            is_from_outside = isinstance(event.data, _FROM_OUTSIDE)
+            is_from_outside = type(event.data) in _FROM_OUTSIDE
             if is_from_outside:
                 drafts += stream.finish()
             finished = stream.feed(place, event)

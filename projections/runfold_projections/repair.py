@@ -6,13 +6,21 @@ call was interrupted. Events that providers refuse are amended: the ledger shows
 and the log keeps the original.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import count, groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from typing import Final, NamedTuple
 
-from runfold_projections.amendments import Place, amendments_of, expand_events, offset_of
+from runfold_projections.amendments import Place, amendments_of, expand_events, offset_of, order_key
+from runfold_projections.call_ids import distinct_ids
+from runfold_projections.endings import has_broken_off
 from runfold_projections.exchanges import ResultPlanner, plan_results
-from runfold_projections.ledger import Draft, Fields, LedgerStream
+from runfold_projections.ledger import Draft, LedgerStream
+from runfold_projections.open_message import Fields
+from runfold_projections.providers.open_calls import refused_blocks, unanswered_items
+from runfold_projections.providers.openai_responses_tools import failed_output
+from runfold_projections.providers.values import is_blank
+from runfold_projections.validation import Rule
 from runfold_schemas.codec import TYPE_OF
 from runfold_schemas.data import Data
 from runfold_schemas.events import (
@@ -21,16 +29,25 @@ from runfold_schemas.events import (
     EventAmended,
     ProviderPart,
     StandIn,
-    SystemMessage,
     Thinking,
     ToolCall,
     ToolResult,
     UserMessage,
 )
+from runfold_schemas.messages import Message, OpaquePart, TextPart
 
 INTERRUPTED: Final = "The call was interrupted: its result is not known."
 CUT_OFF: Final = "The arguments of this call were cut off, or are no JSON object."
+CONTINUE: Final = "[Interrupted] Continue."
 BEGINNING: Final = "(The assistant begins the conversation.)"
+
+_ROUNDS_MAX: Final = 10
+"""Two rounds are enough for most logs. The limit is for logs that nobody has thought of."""
+
+_CUT_OFF_BLOCKS: Final[Mapping[Rule, str]] = {
+    "server-call-has-result": "the call of the provider's tool was cut off from its result",
+    "server-result-has-call": "the result of the provider's tool was cut off from its call",
+}
 
 Log = Sequence[tuple[int, AnyEvent]]
 """Events that count, with their offsets, in the order of the log."""
@@ -56,20 +73,28 @@ def repair(events: Log) -> list[Data]:
     """
     appended: list[Data] = []
     ledger = _ledger_events(events, appended)
-    # Each rule sees the ledger after the changes of the rules before it. `_beginning` is the last,
-    # because it depends on what remains.
+    broken_off = has_broken_off(events)
+    # Each rule sees the ledger after the changes of the rules before it.
     rules = (
         _calls_without_objects,
-        _unanswerable,
-        _repeated_within,
-        _instructions_within,
-        _thinking_alone,
+        _orphaned_results,
+        partial(_cut_off_blocks, has_ended=broken_off),
+        _unanswered_items,
+        partial(_thinking_last, has_ended=broken_off),
+        _ambiguous_ids,
         _beginning,
     )
-    for rule in rules:
-        appended += _amendments(ledger, rule(ledger))
-        ledger = _ledger_events(events, appended)
-    return appended + list(_interrupted(ledger))
+    # A change may join two messages or divide one, so the rules look until they find nothing.
+    for _ in range(_ROUNDS_MAX):
+        count = len(appended)
+        for rule in rules:
+            if changes := list(_amendments(ledger, rule(ledger))):
+                appended += changes
+                ledger = _ledger_events(events, appended)
+        if len(appended) == count:
+            break
+    results = list(_interrupted(ledger))
+    return [*appended, *results, *_continuation(ledger, results, broken_off=broken_off)]
 
 
 def _ledger_events(events: Log, appended: Sequence[Data]) -> LedgerEvents:
@@ -105,66 +130,74 @@ def _stand_in(data: Data) -> StandIn:
 
 def _calls_without_objects(ledger: LedgerEvents) -> Iterator[Change]:
     """Wraps arguments that are not an object. A crash can leave cut arguments as text, and only an
-    object is accepted by every provider.
+    object is accepted by every provider. A call without arguments has an empty one in requests.
     """
     for place, event in ledger:
-        if isinstance(event.data, ToolCall) and not isinstance(event.data.payload, dict):
-            payload = {} if event.data.payload is None else {"arguments": event.data.payload}
+        if isinstance(event.data, ToolCall) and not isinstance(event.data.payload, dict | None):
+            payload = {"arguments": event.data.payload}
             call = event.data.model_copy(update={"payload": payload, "provider_data": None})
             yield Change(place, (call,), CUT_OFF)
 
 
-def _unanswerable(ledger: LedgerEvents) -> Iterator[Change]:
-    """Removes calls that no later result can belong to, and results without a call."""
-    planner = ResultPlanner()
-    last_of: dict[str, Place] = {}
+def _ambiguous_ids(ledger: LedgerEvents) -> Iterator[Change]:
+    """Renames calls whose id is missing or is used again, and their results."""
+    repeated = {place for draft in _drafts(ledger) for place in draft.repeated}
+    new_ids = distinct_ids(ledger, repeated)
     for place, event in ledger:
-        planner.feed(place, event)
-        if isinstance(event.data, ToolCall):
-            last_of[event.data.tool_call_id] = place
-    for place, fault in planner.placed_faults():
-        if fault.rule != "call-has-result" or last_of.get(fault.tool_use_id or "") != place:
+        if place in new_ids and isinstance(event.data, ToolCall | ToolResult):
+            replacement = event.data.model_copy(update={"tool_call_id": new_ids[place]})
+            yield Change(place, (replacement,), f"{event.data.tool_call_id!r} is no id of one call alone")
+
+
+def _orphaned_results(ledger: LedgerEvents) -> Iterator[Change]:
+    """Removes results without a call. `_ambiguous_ids` names those without an id, if their call has
+    none either.
+    """
+    nameless = [
+        place for place, event in ledger if isinstance(event.data, ToolCall) and not event.data.tool_call_id
+    ]
+    for place, fault in _plan(ledger).placed_faults():
+        is_nameless = fault.rule == "result-has-id" and nameless and order_key(nameless[0]) < order_key(place)
+        if fault.rule.startswith("result-") and not is_nameless:
             yield Change(place, (), f"{fault.text}, and none can come")
 
 
-def _repeated_within(ledger: LedgerEvents) -> Iterator[Change]:
-    """Renames ids that repeat within a message, in calls and in their results, because providers
-    accept an id once in a message.
+def _cut_off_blocks(ledger: LedgerEvents, *, has_ended: bool) -> Iterator[Change]:
+    """Removes calls of the provider's own tools without their result, and results without their
+    call. The last turn of the assistant may go on, unless `has_ended`.
     """
-    repeated = {place for draft in _drafts(ledger) for place in draft.repeated}
-    used_ids = {event.data.tool_call_id for _, event in ledger if isinstance(event.data, ToolCall)}
-    renamed: dict[str, str] = {}
-    for place, event in ledger:
-        if not isinstance(event.data, ToolCall | ToolResult):
-            continue
-        tool_id = event.data.tool_call_id
-        if place in repeated:
-            renamed[tool_id] = next(new for n in count(2) if (new := f"{tool_id}-{n}") not in used_ids)
-            used_ids.add(renamed[tool_id])
-        elif isinstance(event.data, ToolCall):
-            renamed.pop(tool_id, None)
-        if tool_id in renamed:
-            replacement = event.data.model_copy(update={"tool_call_id": renamed[tool_id]})
-            yield Change(place, (replacement,), f"the id {tool_id!r} stands twice in a message")
+    drafts, messages = _messages(ledger)
+    more = [Message(role="user", parts=(TextPart(text=CONTINUE),))] if has_ended else []
+    for (index, at), rule in refused_blocks([*messages, *more]):
+        yield Change(_opaque_place(drafts[index], messages[index], at), (), _CUT_OFF_BLOCKS[rule])
 
 
-def _instructions_within(ledger: LedgerEvents) -> Iterator[Change]:
-    """Turns instructions within the conversation into user messages. Most providers accept
-    instructions only at the beginning, and moving them there would change their meaning.
+def _unanswered_items(ledger: LedgerEvents) -> Iterator[Change]:
+    """Puts outputs behind opaque calls without one, and removes calls whose output is an image."""
+    by_place = dict(ledger)
+    drafts, messages = _messages(ledger)
+    for (index, at), _ in unanswered_items(messages):
+        place = _opaque_place(drafts[index], messages[index], at)
+        call = by_place[place].data
+        if isinstance(call, ProviderPart):
+            output = failed_output(call.content, INTERRUPTED)
+            outputs = () if output is None else (call, ProviderPart(content=output))
+            yield Change(place, outputs, INTERRUPTED)
+
+
+def _thinking_last(ledger: LedgerEvents, *, has_ended: bool) -> Iterator[Change]:
+    """Removes thinking from messages without any other content, because providers refuse them. At
+    the end of a message, OpenAI refuses reasoning too, and Anthropic in a response that broke off.
     """
-    has_begun = False
-    for place, event in ledger:
-        if isinstance(event.data, SystemMessage) and has_begun and event.data.message:
-            text = f"[Instructions] {event.data.message}"
-            yield Change(place, (UserMessage(message=text),), "instructions within the conversation")
-        has_begun = has_begun or _has_content(event) or _text_of(event) != ""
-
-
-def _thinking_alone(ledger: LedgerEvents) -> Iterator[Change]:
-    """Removes thinking from messages without any other content, because providers refuse them."""
-    for draft in _drafts(ledger):
-        if draft.thinking and not any(map(_is_more_than_thinking, draft.parts)):
-            for place in draft.thinking:
+    drafts, by_place = _drafts(ledger), dict(ledger)
+    for draft in drafts:
+        followed = max(
+            (at for at, part in enumerate(draft.parts) if _is_more_than_thinking(part)), default=-1
+        )
+        last = sum(not _is_blank(part) for part in draft.parts[followed + 1 :])
+        for place in draft.thinking[len(draft.thinking) - last :]:
+            is_refused = followed < 0 or by_place[place].provider == "openai-responses"
+            if is_refused or (has_ended and draft is drafts[-1]):
                 yield Change(place, (), "thinking that nothing followed")
 
 
@@ -180,18 +213,36 @@ def _beginning(ledger: LedgerEvents) -> Iterator[Change]:
             return
 
 
-def _interrupted(ledger: LedgerEvents) -> Iterator[Data]:
+def _interrupted(ledger: LedgerEvents) -> Iterator[ToolResult]:
     """Results for the calls that have none."""
-    planner = ResultPlanner()
-    calls: dict[Place, ToolCall] = {}
-    for place, event in ledger:
-        planner.feed(place, event)
-        if isinstance(event.data, ToolCall):
-            calls[place] = event.data
-    for place, fault in planner.placed_faults():
+    calls = {place: event.data for place, event in ledger if isinstance(event.data, ToolCall)}
+    for place, fault in _plan(ledger).placed_faults():
         if fault.rule == "call-has-result":
             call = calls[place]
             yield ToolResult(tool_call_id=call.tool_call_id, tool_name=call.tool_name, error=INTERRUPTED)
+
+
+def _continuation(
+    ledger: LedgerEvents, results: Sequence[ToolResult], *, broken_off: bool
+) -> Iterator[UserMessage]:
+    """A message of the user after a response that broke off, because many models refuse a request
+    that ends with the assistant. A finished answer waits for the user, and gets nothing.
+    """
+    drafts = _drafts(ledger)
+    if broken_off and drafts and drafts[-1].role == "assistant":
+        answered = {data.tool_call_id for data in results}
+        calls = {
+            part["id"] for part in drafts[-1].parts if isinstance(part, dict) and part["type"] == "tool_use"
+        }
+        if answered.isdisjoint(calls):
+            yield UserMessage(message=CONTINUE)
+
+
+def _plan(ledger: LedgerEvents) -> ResultPlanner:
+    planner = ResultPlanner()
+    for place, event in ledger:
+        planner.feed(place, event)
+    return planner
 
 
 def _drafts(ledger: LedgerEvents) -> list[Draft]:
@@ -200,8 +251,20 @@ def _drafts(ledger: LedgerEvents) -> list[Draft]:
     return [*drafts, *stream.finish()]
 
 
-def _text_of(event: AnyEvent) -> str:
-    return event.data.message if isinstance(event.data, UserMessage | AssistantMessage) else ""
+def _messages(ledger: LedgerEvents) -> tuple[list[Draft], list[Message]]:
+    """The messages if any of them has an opaque part, each with its draft. Otherwise none, because
+    messages take more time than drafts.
+    """
+    if not any(isinstance(event.data, ProviderPart) for _, event in ledger):
+        return [], []
+    drafts, by_place = _drafts(ledger), dict(ledger)
+    return drafts, [draft.message(by_place) for draft in drafts]
+
+
+def _opaque_place(draft: Draft, message: Message, part_index: int) -> Place:
+    """The place of the event of an opaque part."""
+    earlier = (isinstance(part, OpaquePart) for part in message.parts[:part_index])
+    return draft.opaque[sum(earlier)]
 
 
 def _has_content(event: AnyEvent) -> bool:
@@ -222,6 +285,8 @@ def _has_content(event: AnyEvent) -> bool:
 
 
 def _is_more_than_thinking(part: Fields | Place) -> bool:
-    if not isinstance(part, dict):
-        return True
-    return part["type"] != "thinking" and (part["type"] != "text" or bool(part["text"].strip()))
+    return not isinstance(part, dict) or (part["type"] != "thinking" and not _is_blank(part))
+
+
+def _is_blank(part: Fields | Place) -> bool:
+    return isinstance(part, dict) and part["type"] == "text" and is_blank(part["text"])

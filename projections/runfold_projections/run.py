@@ -16,7 +16,10 @@ from typing import Annotated, Any, Final, assert_never, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from runfold_projections.admission import Admitted
+from runfold_projections.tally import CHANGING, Tally, tally_of
+from runfold_projections.usage import TokenTotals, add, tokens_of
 from runfold_schemas.data import LABELS_MAX
+from runfold_schemas.erasures import SubjectErased
 from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
@@ -26,7 +29,6 @@ from runfold_schemas.events import (
     ResponseRecorded,
     SystemMessage,
     Thinking,
-    TokenUsage,
     ToolCall,
     ToolResult,
     UserMessage,
@@ -34,7 +36,7 @@ from runfold_schemas.events import (
 from runfold_schemas.memories import BankFact, GenerationRequested, MemoriesGenerated, MemoryChange
 from runfold_schemas.runs import (
     ENDINGS,
-    LIFECYCLE,
+    ForkedFrom,
     Phase,
     PhaseChanged,
     RunCanceled,
@@ -49,28 +51,22 @@ from runfold_schemas.runs import (
 )
 from runfold_schemas.sessions import (
     FrameworkEvent,
+    RunDeleted,
     SessionCreated,
     SessionDeleted,
     SessionUpdated,
     StateChanged,
+    StateDeleted,
 )
+from runfold_schemas.summaries import Summary
+from runfold_schemas.usage import TokenUsage
 
 ERROR_LENGTH_MAX: Final = 4096
 """The number of characters of a run's error that its record shows. The event has the whole error.
 """
 
-_LIVE: Final[frozenset[Status]] = frozenset(get_args(Status)) - frozenset(ENDINGS.values())
-
-
-class TokenTotals(BaseModel):
-    """Tokens of all model calls of a run."""
-
-    model_config = ConfigDict(frozen=True)
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
+LIVE: Final[frozenset[Status]] = frozenset(get_args(Status)) - frozenset(ENDINGS.values())
+"""The statuses of runs that have not ended."""
 
 
 class RunRecord(BaseModel):
@@ -82,6 +78,7 @@ class RunRecord(BaseModel):
     agent_id: str = ""
     session_id: str | None = None
     user_id: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+    forked_from: Annotated[ForkedFrom | None, Field(exclude_if=lambda value: value is None)] = None
     turn_id: str | None = None
     status: Status = "pending"
     phase: Phase | None = None
@@ -100,30 +97,27 @@ class RunRecord(BaseModel):
 
 def fold(record: RunRecord, admitted: Iterable[Admitted]) -> RunRecord:
     """The record after further records of the log, which may be divided in any way."""
+    return fold_tally(record, tally_of(admitted))
+
+
+def fold_tally(record: RunRecord, tally: Tally) -> RunRecord:
+    """As `fold`, of records whose outcomes are decided already."""
+    for each in tally.whole:
+        if each.event is not None and each.event.type in CHANGING and each.counts:
+            record = record.model_copy(update=_change(record, each.event))
     counts, exceptions = dict(record.counts), dict(record.exceptions)
+    for kind, count in tally.counts.items():
+        counts[kind] = counts.get(kind, 0) + count
+    for _, outcome, _ in tally.exceptions:
+        exceptions[outcome] = exceptions.get(outcome, 0) + 1
     changes: dict[str, Any] = {"counts": counts, "exceptions": exceptions}
-    last: AnyEvent | None = None
-    for each in admitted:
-        changes["next_offset"] = each.record.offset + 1
-        if each.outcome != "accepted":
-            exceptions[each.outcome] = exceptions.get(each.outcome, 0) + 1
-        if each.event is None or not each.counts:
-            continue
-        last = each.event
-        counts[last.type] = counts.get(last.type, 0) + 1
-        if last.turn_id is not None:
-            changes["turn_id"] = last.turn_id
-        if last.type in _CHANGING:
-            record = record.model_copy(update={**changes, **_change(record, last)})
-    if last is not None:
-        changes["updated_at"] = last.timestamp
+    if tally.next_offset is not None:
+        changes["next_offset"] = tally.next_offset
+    if tally.updated_at is not None:
+        changes["updated_at"] = tally.updated_at
+    if tally.last_turn_id is not None:
+        changes["turn_id"] = tally.last_turn_id
     return record.model_copy(update=changes)
-
-
-_CHANGING: Final = LIFECYCLE | {"run_labeled", "token_usage"}
-"""The kinds that change more than the counts. Nearly all events of a log are of other kinds, for
-which `fold` does no more.
-"""
 
 
 def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
@@ -136,6 +130,7 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
                 "status": opened.status,
                 "started_at": event.timestamp,
                 "labels": opened.labels,
+                "forked_from": opened.forked_from,
             }
         case RunStarted():
             return _transition(record, "running", allowed={"pending"})
@@ -144,19 +139,19 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
         case RunResumed():
             return _transition(record, "running", allowed={"paused"})
         case RunCompleted():
-            return _transition(record, "completed", allowed=_LIVE, phase="completed")
+            return _transition(record, "completed", allowed=LIVE, phase="completed")
         case RunFailed() as failed:
             return _transition(
-                record, "failed", allowed=_LIVE, phase="failed", error=failed.error[:ERROR_LENGTH_MAX]
+                record, "failed", allowed=LIVE, phase="failed", error=failed.error[:ERROR_LENGTH_MAX]
             )
         case RunCanceled():
-            return _transition(record, "canceled", allowed=_LIVE, phase="canceled")
+            return _transition(record, "canceled", allowed=LIVE, phase="canceled")
         case RunLabeled() as labeled:
             return {"labels": merged_labels(record.labels, labeled.labels)}
         case PhaseChanged() as changed:
             return {"phase": changed.phase}
         case TokenUsage() as usage:
-            return {"usage": _add_usage(record.usage, usage)}
+            return {"usage": add(record.usage, tokens_of(event, usage))}
         case (
             SystemMessage()
             | UserMessage()
@@ -168,8 +163,12 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
             | ProviderPart()
             | ResponseRecorded()
             | EventAmended()
+            | Summary()
             | FrameworkEvent()
             | StateChanged()
+            | StateDeleted()
+            | RunDeleted()
+            | SubjectErased()
             | SessionCreated()
             | SessionUpdated()
             | SessionDeleted()
@@ -195,12 +194,3 @@ def merged_labels(labels: Mapping[str, str], more: Mapping[str, str]) -> dict[st
     """`labels` with `more` merged over them. New labels beyond the limit of a run are ignored."""
     merged = {**labels, **more}
     return dict(islice(merged.items(), LABELS_MAX))
-
-
-def _add_usage(totals: TokenTotals, usage: TokenUsage) -> TokenTotals:
-    return TokenTotals(
-        input_tokens=totals.input_tokens + usage.input_tokens,
-        output_tokens=totals.output_tokens + usage.output_tokens,
-        cache_read_tokens=totals.cache_read_tokens + usage.cache_read_tokens,
-        cache_write_tokens=totals.cache_write_tokens + usage.cache_write_tokens,
-    )

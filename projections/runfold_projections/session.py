@@ -5,9 +5,9 @@ change names the life of the session that it changes; a change of another life h
 event counts once under its key, also if both its publisher and the projector forward it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,11 +19,14 @@ from runfold_schemas.data import APP_PREFIX, USER_PREFIX
 from runfold_schemas.errors import UndecodableError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.sessions import (
+    RunDeleted,
     SessionCreated,
     SessionDeleted,
     SessionUpdated,
     StateChanged,
+    StateDeleted,
     is_session_run,
+    run_key,
     session_key,
 )
 
@@ -64,6 +67,14 @@ def apply(record: SessionRecord | None, event: AnyEvent) -> SessionRecord | None
             return record
 
 
+class DeletedValues(NamedTuple):
+    """The deletion of values of a scope that were set before `offset`. `keys` is None for all."""
+
+    scope: str
+    keys: Collection[str] | None
+    offset: int
+
+
 class SharedFold:
     """The fold of some events of one partition, in their order. It begins with the stored
     `sessions`, and holds only what changes. The caller passes each event once.
@@ -74,6 +85,11 @@ class SharedFold:
         self.sessions: dict[str, SessionRecord | None] = {}
         self.deleted: list[tuple[SessionRecord, int]] = []
         """Deleted sessions, each with the offset of its deletion."""
+        self.erased: dict[str, str] = {}
+        """The ids of sessions that an erasure names, by their runs. Some were deleted before."""
+        self.deleted_runs: list[Life] = []
+        """The lives of deleted runs that are no session's own."""
+        self.deleted_values: list[DeletedValues] = []
         self.values: dict[tuple[str, str], Value] = {}
         """Changed values, by scope and key."""
 
@@ -86,6 +102,13 @@ class SharedFold:
                 for name, value in (event.state_delta or {}).items():
                     if name.startswith(prefix):
                         self.values[key, name] = Value(value, offset)
+            case StateDeleted(keys=keys):
+                self.deleted_values.append(DeletedValues(key, keys, offset))
+                for scope, name in list(self.values):
+                    if scope == key and (keys is None or name in keys):
+                        del self.values[scope, name]
+            case RunDeleted(log_id=log_id):
+                self.deleted_runs.append(Life(run_id=event.run_id, log_id=log_id, agent_id=""))
             case _:
                 pass
 
@@ -96,6 +119,8 @@ class SharedFold:
             self.sessions[session_id] = after
             if before is not None and after is None:
                 self.deleted.append((before, offset))
+        if isinstance(event.data, SessionDeleted) and event.data.erased is not None:
+            self.erased[event.run_id] = session_id
 
 
 def shared_event(record: Record) -> tuple[str, AnyEvent]:
@@ -112,8 +137,10 @@ def shared_event(record: Record) -> tuple[str, AnyEvent]:
             matches = key == session_key(created.session_id) and is_session_run(event.run_id, created.log_id)
         case SessionUpdated() | SessionDeleted() as change:
             matches = key == session_key(change.session_id)
-        case StateChanged():
+        case StateChanged() | StateDeleted():
             matches = key.partition(":")[0] in _SCOPES and len(key) <= _KEY_LENGTH_MAX
+        case RunDeleted(log_id=log_id):
+            matches = key == run_key(event.run_id) and not is_session_run(event.run_id, log_id)
         case _:
             raise UndecodableError(f"{event.type} changes neither a session nor shared state")
     if not matches:

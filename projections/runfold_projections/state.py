@@ -12,7 +12,14 @@ from runfold_projections.admission import Admitted
 from runfold_schemas.codec import encode, new_event
 from runfold_schemas.data import APP_PREFIX, TEMP_PREFIX, USER_PREFIX, Data
 from runfold_schemas.events import AnyEvent
-from runfold_schemas.memories import BankFact, MemoriesGenerated, MemoryChange, bank_key, memory_key
+from runfold_schemas.memories import (
+    BankFact,
+    MemoriesGenerated,
+    MemoryChange,
+    MemoryDeleted,
+    bank_key,
+    memory_key,
+)
 from runfold_schemas.runs import RunOpened
 from runfold_schemas.sessions import StateChanged, app_scope, user_scope
 from runfold_schemas.topics import RECORD_BYTES_MAX
@@ -22,7 +29,7 @@ FORWARD_BYTES_MAX: Final = RECORD_BYTES_MAX // 2
 shared state has no effect.
 """
 
-_SHARED_KINDS: Final = frozenset(
+SHARED_KINDS: Final = frozenset(
     {
         "memory_created",
         "memory_updated",
@@ -52,6 +59,8 @@ class Forward(NamedTuple):
     session_id: str | None = None
     """The session, if the event opens a run for a session. Another run may have won that session.
     """
+    is_trusted: bool = True
+    """Whether the event may change what runs share. If not, it is not forwarded."""
 
 
 def own_changes(admitted: Admitted) -> dict[str, Value]:
@@ -91,7 +100,16 @@ def without_temporary(delta: Mapping[str, Any]) -> dict[str, Any]:
 
 def changes_shared(event: AnyEvent) -> bool:
     """Whether an event of a run's log may change shared state, memories or banks."""
-    return event.state_delta is not None or event.type in _SHARED_KINDS
+    return event.state_delta is not None or event.type in SHARED_KINDS
+
+
+def changes_others(event: AnyEvent) -> bool:
+    """Whether an event of a run's log changes shared state, memories or banks, if it counts."""
+    if event.type in SHARED_KINDS:
+        return True
+    return event.state_delta is not None and any(
+        key.startswith((APP_PREFIX, USER_PREFIX)) for key in event.state_delta
+    )
 
 
 def forwards(event: AnyEvent, *, app: str, user: str | None) -> list[Forward]:
@@ -121,6 +139,9 @@ def forwards(event: AnyEvent, *, app: str, user: str | None) -> list[Forward]:
 
 
 def _memory_forward(event: AnyEvent, change: MemoryChange) -> Forward:
+    if isinstance(change, MemoryDeleted) and change.erased is not None:
+        # Only an erasure publishes deletions that no rollback undoes, directly to their topic.
+        change = change.model_copy(update={"erased": None, "began": None})
     return Forward(memory_key(change.bank_id, change.memory_id), _with_data(event, change))
 
 

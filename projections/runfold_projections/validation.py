@@ -23,10 +23,18 @@ Rule = Literal[
     "result-has-call",
     "result-after-call",
     "first-message-user",
+    "last-message-user",
+    "no-trailing-space",
+    "assistant-after-results",
     "more-than-thinking",
     "input-is-object",
     "text-not-blank",
+    "server-call-has-result",
+    "server-result-has-call",
+    "instructions-within",
+    "not-stored",
     "inexpressible",
+    "blob-missing",
 ]
 """The name of a broken rule. Names stay the same between versions."""
 

@@ -7,13 +7,15 @@ client does.
 
 from typing import Any, Final
 
-from runfold_schemas.catalog import Life
+from runfold_schemas.catalog import Life, Segments
 from runfold_schemas.memories import NO_RUN
 from runfold_schemas.topics import (
-    CATALOG_PARTITIONS,
     DEAD_LETTER_BYTES_MAX,
+    DEAD_LETTER_MS,
+    DEAD_LETTER_SEGMENT_MS,
     ID_BYTES_MAX,
     PARK_SECONDS_MIN,
+    PARTITIONS_DEFAULT,
     RECORD_BYTES_MAX,
     TOPIC_BYTES_MAX,
     Topics,
@@ -23,6 +25,9 @@ EVENT_SCHEMA_FILE: Final = "event.schema.json"
 
 _KAFKA_BINDING_VERSION: Final = "0.5.0"
 _JSON_SCHEMA: Final = "application/schema+json;version=draft-2020-12"
+
+_COMMON: Final = {"message.timestamp.type": "LogAppendTime", "compression.type": "uncompressed"}
+"""The configuration of every topic."""
 
 _STEPS: Final = f"""\
 How a producer without Runfold's library publishes a run. Every step is at the level of Kafka's
@@ -39,17 +44,23 @@ and topic creation.
    factor and `min.insync.replicas` depend on the deployment. The broker does not create topics by
    itself, because `auto.create.topics.enable` is false. Do not send a request for a topic before it
    exists. If you open many runs, create their topics with one request.
-4. **Producer settings**: `enable.idempotence=true`, `acks=all`, compression none or gzip. A record
-   batch has at most {RECORD_BYTES_MAX:,} bytes. If the broker refuses a batch, continue with a new
-   producer, because the sequence numbers of the old producer have a gap.
+4. **Producer settings**: `enable.idempotence=true`, `acks=all`. Any compression is allowed, because
+   the broker unpacks what it stores (`compression.type=uncompressed`, which belongs to the
+   configuration of every topic). Unpacked, a record batch has at most {RECORD_BYTES_MAX:,} bytes. If
+   the broker refuses a batch, continue with a new producer, because the sequence numbers of the old
+   producer have a gap.
 5. **Open the run**: the topic's first record, at offset 0, is a `run_opened` event whose
    `data.log_id` is the topic's. Wait for its acknowledgement.
 6. **Announce it**: append a `life` record to the catalog, in partition `(murmur2(run_id) &
-   0x7fffffff) % {CATALOG_PARTITIONS}`, where `murmur2` is Kafka's (seed 0x9747b28c) over the UTF-8
-   bytes of the bare `run_id`, not of the record's key. Set the partition explicitly. Write this
-   record once; only projectors write it again. If another producer might open the same `run_id`,
-   read that partition to its end afterwards: the first `life` record of the run counts. If it is
-   not yours, delete your topic. If its `agent_id` is yours, use the topic that it names.
+   0x7fffffff) % partitions`, where `murmur2` is Kafka's (seed 0x9747b28c) over the UTF-8 bytes of
+   the bare `run_id`, not of the record's key. Set the partition explicitly. `partitions` is the
+   number of partitions of the catalog, which never changes: read it from Kafka's metadata of the
+   topic when you connect. It is {PARTITIONS_DEFAULT} unless somebody has configured another number.
+   Channels `sessions`, `memories` and `banks` have the same number, so stop with an error if
+   one differs: a record in another partition than its key's counts for nothing. Write this record once;
+   only projectors write it again. If another producer might open the same `run_id`, read that
+   partition to its end afterwards: the first `life` record of the run counts. If it is not yours,
+   delete your topic. If its `agent_id` is yours, use the topic that it names.
 7. **Publish events**: each record's value is one event as in `{EVENT_SCHEMA_FILE}`, its key is
    `run_id`, its headers are CloudEvents' binary mode. `event_id` is a UUID (preferably v7) in
    lower case. Appending an event again with the same `event_id` is safe: the first copy counts.
@@ -81,6 +92,26 @@ and topic creation.
    change leaves a revision with the id of the event. The revision expires after 365 days, unless
    `revision_expires_at` names another time. **A bank** is created, changed and deleted in the same
    way, on channel `banks`.
+13. **Go on in the next topic.** The log of a run that has ended, or was quiet for long, is sealed
+   and archived. A sealed topic refuses every event with `MESSAGE_TOO_LARGE` (error 10), also a
+   small one, and is deleted later: then it is unknown. In both cases, read the run's catalog
+   partition to its end. Of the records with the key `log:` and the `run_id`, and with your
+   `log_id`, the highest `base` names the next topic. If a sealed topic has no record with a higher
+   base than its own yet, read on until it comes. If an unknown topic has none, the run was deleted,
+   or has ended long ago: stop. `POST /v1/runs` of the HTTP API still opens an ended run, and answers
+   with its topic. Create the topic `{{prefix}}.run.{{run}}.{{log_id}}.{{base}}` as in step 3, unless
+   it exists, and append a `bell`. If the name has more than {TOPIC_BYTES_MAX} bytes, `__` and the first 32
+   hexadecimal digits of the SHA-256 of `run_id` replace `{{run}}`. Send the refused events there in
+   their order, with the same `event_id`s, before any later ones. The offset of an event in its run,
+   which `expected_offset` names, is `base` plus Kafka's offset. Consumers pass over records with the
+   key `sealed` and without a value. Do not write `log:` records.
+   Many clients refuse large records themselves with the same error: set their limit to the topic's
+   `max.message.bytes`, and refuse larger events before you send them.
+   A program that goes on with a run of an earlier process begins with the same look at the catalog,
+   and creates the topic of the highest base if there is one.
+14. **Transactions** hide nothing: readers take the records of open and aborted transactions too. A
+   topic is sealed when no transaction is open in it. If a record of a transaction is refused, abort
+   the transaction, and send all its events again in another one, with the same `event_id`s.
 
 Records that cannot be decoded, or whose `ce_id` or `ce_type` contradicts the event, go to the dead
 letters; the run continues.
@@ -113,6 +144,9 @@ def asyncapi() -> dict[str, Any]:
         "operations": {
             "publishEvent": _operation("send", "run", "event", "Append an event to its run"),
             "announceLife": _operation("send", "catalog", "life", "Announce that a run was opened"),
+            "findNextTopic": _operation(
+                "receive", "catalog", "segments", "Read where the log of a sealed topic goes on"
+            ),
             "ringBell": _operation("send", "catalog", "bell", "Announce new events of a quiet run"),
             "changeSession": _operation(
                 "send", "sessions", "sharedEvent", "Change a session, or state that runs share"
@@ -127,6 +161,7 @@ def asyncapi() -> dict[str, Any]:
             "messages": {
                 "event": _event_message(),
                 "life": _life_message(),
+                "segments": _segments_message(),
                 "bell": _bell_message(),
                 "sharedEvent": _shared_message(
                     "session_created, session_updated, session_deleted or state_changed",
@@ -173,15 +208,14 @@ def _run_channel() -> dict[str, Any]:
 def _catalog_channel() -> dict[str, Any]:
     return _channel(
         "{prefix}.runs",
-        "Which runs exist and which of them have new events: two keys for each run, both in the partition"
-        " of its"
-        " run_id",
-        messages=["life", "bell"],
-        partitions=CATALOG_PARTITIONS,
+        "Which runs exist, which of them have new events, and where the logs of sealed topics go on: up to"
+        " three keys for each run, all in the partition of its run_id",
+        messages=["life", "segments", "bell"],
+        partitions=PARTITIONS_DEFAULT,
         configuration={
             "cleanup.policy": ["compact"],
             "min.compaction.lag.ms": 24 * 3600 * 1000,
-            "message.timestamp.type": "LogAppendTime",
+            **_COMMON,
         },
     )
 
@@ -191,7 +225,7 @@ def _shared_channel(name: str, description: str, *, message: str) -> dict[str, A
         f"{{prefix}}.{name}",
         f"{description}; the order of a key's partition decides which change counts",
         messages=[message],
-        partitions=CATALOG_PARTITIONS,
+        partitions=PARTITIONS_DEFAULT,
         configuration={**_everlasting(), "max.message.bytes": RECORD_BYTES_MAX},
     )
 
@@ -199,10 +233,15 @@ def _shared_channel(name: str, description: str, *, message: str) -> dict[str, A
 def _dead_letter_channel() -> dict[str, Any]:
     return _channel(
         "{prefix}.dead-letters",
-        "Records that could not be decoded, unchanged",
+        "Records that could not be decoded",
         messages=["deadLetter"],
         partitions=1,
-        configuration={**_everlasting(), "max.message.bytes": DEAD_LETTER_BYTES_MAX},
+        configuration={
+            **_everlasting(),
+            "retention.ms": DEAD_LETTER_MS,
+            "segment.ms": DEAD_LETTER_SEGMENT_MS,
+            "max.message.bytes": DEAD_LETTER_BYTES_MAX,
+        },
     )
 
 
@@ -211,7 +250,7 @@ def _everlasting() -> dict[str, Any]:
         "cleanup.policy": ["delete"],
         "retention.ms": -1,
         "retention.bytes": -1,
-        "message.timestamp.type": "LogAppendTime",
+        **_COMMON,
     }
 
 
@@ -287,14 +326,19 @@ def _cloudevents_headers() -> dict[str, Any]:
     """The headers repeat fields of the event for routing. Each header that is present must agree
     with the event.
     """
-    headers = {
+    headers: dict[str, dict[str, Any]] = {
         "ce_specversion": {"const": "1.0"},
         "ce_id": {"description": "the event's event_id"},
         "ce_type": {"description": "the event's type"},
         "ce_source": {"description": "the producer, as a URI reference"},
         "ce_time": {"description": "the event's timestamp", "format": "date-time"},
         "content-type": {"const": "application/json"},
-        "traceparent": {"description": "W3C trace context, if there is one"},
+        "traceparent": {
+            "description": "optional: the span that caused the event, as W3C's trace context and"
+            " CloudEvents' extension for tracing name it. An invalid value is ignored. A run is exported"
+            " as a part of the trace that the header of its first event names",
+            "examples": ["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"],
+        },
     }
     return {
         "type": "object",
@@ -309,6 +353,15 @@ def _life_message() -> dict[str, Any]:
         "contentType": "application/json",
         "payload": {"schemaFormat": _JSON_SCHEMA, "schema": Life.model_json_schema()},
         "bindings": _key("life: and the run_id, as in life:order-17"),
+    }
+
+
+def _segments_message() -> dict[str, Any]:
+    return {
+        "summary": "Where the log of a run lies since its first topic was sealed; the archiver publishes it",
+        "contentType": "application/json",
+        "payload": {"schemaFormat": _JSON_SCHEMA, "schema": Segments.model_json_schema()},
+        "bindings": _key("log: and the run_id, as in log:order-17"),
     }
 
 
@@ -330,7 +383,7 @@ def _shared_message(kinds: str, *, key: str) -> dict[str, Any]:
         "bindings": _key(
             f"{key}. If a slash separates two ids, % in an id is written %25 and / is written %2F. The"
             " partition"
-            f" is (murmur2(key) & 0x7fffffff) % {CATALOG_PARTITIONS}"
+            " is (murmur2(key) & 0x7fffffff) % partitions, with the number of partitions of the topic"
         ),
     }
 
@@ -344,8 +397,8 @@ def _dead_letter_message() -> dict[str, Any]:
     return {
         "summary": "A record that could not be decoded, with its own headers",
         "description": "If the record is too large to be sent again, its value is cut, its own headers are"
-        " left out,"
-        " and the header runfold-cut is true.",
+        " left out, and the header runfold-cut is true. With encryption, the value is empty, the record's"
+        " own headers are left out, and the header runfold-record-bytes has the size of its value.",
         "headers": {
             "type": "object",
             "required": list(headers),
@@ -362,16 +415,19 @@ def _key(description: str) -> dict[str, Any]:
 
 
 def _vectors() -> list[dict[str, Any]]:
-    """The topic and the catalog partition that a producer should compute for some run ids. The
+    """The topics and the catalog partition that a producer should compute for some run ids. The
     partitions are written down, because Kafka's hash decides them.
     """
     partitions = {"order-17": 9, "a/b": 6, "run_1": 3, "Größe": 7, "019c1a2b-3c4d-7e8f-9a0b-1c2d3e4f5a6d": 6}
+    partitions["ä" * 34] = 3  # whose next topic has a hash in its name
     log_id = "019c1a2b3c4d7e8f9a0b1c2d3e4f5a6b"
     return [
         {
             "run_id": run_id,
             "log_id": log_id,
             "topic": Topics().run(run_id, log_id),
+            "base": 2**20 + 5,
+            "next_topic": Topics().segment(run_id, log_id, 2**20 + 5),
             "catalog_partition": partition,
         }
         for run_id, partition in partitions.items()

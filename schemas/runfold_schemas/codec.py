@@ -7,17 +7,21 @@ are refused.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from math import isfinite
 from typing import Annotated, Any, Final, NamedTuple, get_args
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema
 
-from runfold_schemas.data import Data
+from runfold_schemas.data import Data, ItemList
+from runfold_schemas.envelope import DataT
 from runfold_schemas.errors import InvalidEventError, UndecodableError
-from runfold_schemas.events import AnyEvent, DataT
-from runfold_schemas.topics import RECORD_BYTES_MAX
+from runfold_schemas.events import AnyEvent
+from runfold_schemas.outline import DEPTH_MAX, is_too_deep
+from runfold_schemas.topics import RECORD_BYTES_MAX, Partition
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -36,9 +40,28 @@ class Record(NamedTuple):
     value: bytes | None
 
 
-_EVENTS: Final[TypeAdapter[AnyEvent]] = TypeAdapter(Annotated[AnyEvent, Field(discriminator="type")])
+Row = tuple[int, int, bytes | None, Headers, bytes | None]
+"""The fields of a `Record`, which is one too."""
+
+
+class UnreadableBatch(NamedTuple):
+    """Offsets of a partition, from `offset` to `next_offset` (exclusive), whose records cannot be
+    unpacked, and the reason.
+    """
+
+    partition: Partition
+    offset: int
+    next_offset: int
+    reason: str
+
+
+# Built at their first use, because they take an eighth of the time of `import runfold`.
+_LATER: Final = ConfigDict(defer_build=True)
+_EVENTS: Final[TypeAdapter[AnyEvent]] = TypeAdapter(
+    Annotated[AnyEvent, Field(discriminator="type")], config=_LATER
+)
 _EVENT_LISTS: Final[TypeAdapter[list[AnyEvent]]] = TypeAdapter(
-    list[Annotated[AnyEvent, Field(discriminator="type")]]
+    ItemList[Annotated[AnyEvent, Field(discriminator="type")]], config=_LATER
 )
 
 TYPE_OF: Final[dict[type[Data], str]] = {
@@ -80,8 +103,22 @@ def encode(event: AnyEvent) -> bytes:
     """The value of the event's record. Raises `InvalidEventError` for values that JSON cannot hold
     exactly: NaN, tuples, keys that are not strings.
     """
+    value = encode_unchecked(event)
+    check_exact(event, value)
+    return value
+
+
+def encode_unchecked(event: AnyEvent) -> bytes:
+    """The value of the event's record, before `check_exact`. Raises `InvalidEventError`."""
     try:
-        value = event.model_dump_json(exclude_unset=True).encode()
+        return event.__pydantic_serializer__.to_json(event, exclude_unset=True)
+    except (ValueError, RecursionError) as error:
+        raise InvalidEventError(f"the event is not JSON: {error}", field="data") from error
+
+
+def check_exact(event: AnyEvent, value: bytes) -> None:
+    """Raises `InvalidEventError` if the event is not what readers find in its value."""
+    try:
         is_exact = _EVENTS.validate_json(value) == event
     except (ValueError, RecursionError) as error:
         reason = first_fault(error)[1] if isinstance(error, ValidationError) else error
@@ -91,7 +128,14 @@ def encode(event: AnyEvent) -> bytes:
             "JSON would change the event: use lists, string keys and finite numbers only",
             field="data",
         )
-    return value
+
+
+def check_new(value: bytes) -> None:
+    """Raises `InvalidEventError` for the value of a new event that is nested too deep. Readers take
+    what other producers have nested deeper.
+    """
+    if is_too_deep(value):
+        raise InvalidEventError(f"the event is nested deeper than {DEPTH_MAX} levels", field="data")
 
 
 def decode(value: bytes | None) -> AnyEvent:
@@ -105,11 +149,10 @@ def decode(value: bytes | None) -> AnyEvent:
         event = _EVENTS.validate_json(value)
     except ValidationError as error:
         raise UndecodableError(first_fault(error)[1]) from error
-    # Every event passes here, and searching one byte is ten times faster than searching a word.
-    if (b"N" in value and b"NaN" in value) or (b"I" in value and b"Infinity" in value):
+    if may_have_constants(value):
         _refuse_constants(value)
     outside = (event.state_delta or {}).values(), (event.__pydantic_extra__ or {}).values()
-    if not (_are_finite(_fields(event.data)) and all(map(_are_finite, outside))):
+    if not (are_finite(_fields(event.data)) and all(map(are_finite, outside))):
         raise UndecodableError("a number in the event is larger than a float can be")
     return event
 
@@ -122,8 +165,9 @@ def decode_again(values: Sequence[bytes]) -> list[AnyEvent]:
     """
     try:
         return _EVENT_LISTS.validate_json(b"[%b]" % b",".join(values))
-    except ValidationError as error:
-        raise UndecodableError(first_fault(error)[1]) from error
+    except ValidationError:
+        # The list is a level of its own, which is too much for an event as deep as can be.
+        return [decode(value) for value in values]
 
 
 def decode_record(record: Record) -> AnyEvent:
@@ -137,6 +181,58 @@ def decode_record(record: Record) -> AnyEvent:
         if header_values.get(name) not in (None, expected.encode()):
             raise UndecodableError(f"header {name} is {header_values[name]!r}, the event says {expected!r}")
     return event
+
+
+def fault_without_content(record: Record) -> str:
+    """What is wrong with a record that cannot be decoded, without any word of the record. "" if the
+    record can be decoded.
+    """
+    try:
+        decode_record(record)
+    except UndecodableError as error:
+        if isinstance(error.__cause__, ValidationError):
+            return _place_and_kind(error.__cause__)
+        for name in ("ce_id", "ce_type"):
+            if error.reason.startswith(f"header {name} "):
+                return f"header {name} contradicts the event"
+        return "the record cannot be decoded"
+    return ""
+
+
+def _place_and_kind(error: ValidationError) -> str:
+    """The path up to the first part that the producer named, and pydantic's name of the fault."""
+    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    path = []
+    for part in fault["loc"]:
+        if not isinstance(part, int) and part not in _field_names():
+            break
+        path.append(str(part))
+    if path and path[0] in TYPES:
+        del path[0]
+    return ": ".join(filter(None, (".".join(path), fault["type"])))
+
+
+@cache
+def _field_names() -> frozenset[str]:
+    """The names of all fields of events, and of all choices that have a discriminator."""
+
+    def names(schema: Any) -> Iterator[str]:
+        if isinstance(schema, Mapping):
+            kind = schema.get("type")
+            yield from schema["fields"] if kind == "model-fields" else ()
+            yield from map(str, schema["choices"] if kind == "tagged-union" else ())
+            for part in schema.values():
+                yield from names(part)
+        elif isinstance(schema, list | tuple):
+            for part in schema:
+                yield from names(part)
+
+    return frozenset(names(event_schema()))
+
+
+def event_schema() -> CoreSchema:
+    """The schema of an event of any kind, as pydantic-core has it."""
+    return _EVENTS.core_schema
 
 
 def headers(event: AnyEvent, *, source: str) -> list[tuple[str, bytes]]:
@@ -173,6 +269,12 @@ def first_fault(error: ValidationError) -> tuple[str, str]:
     return field, f"{field}: {fault['msg']}" if field else fault["msg"]
 
 
+def may_have_constants(value: bytes) -> bool:
+    """Whether NaN or Infinity may be among the JSON's values. They may also be part of a text."""
+    # Every event passes here, and searching one byte is ten times faster than searching a word.
+    return (b"N" in value and b"NaN" in value) or (b"I" in value and b"Infinity" in value)
+
+
 def _refuse_constants(value: bytes) -> None:
     """Refuses NaN and Infinity, which pydantic's parser accepts and other JSON parsers refuse."""
 
@@ -182,7 +284,7 @@ def _refuse_constants(value: bytes) -> None:
     json.loads(value, parse_constant=refuse)
 
 
-def _are_finite(values: Iterable[Any]) -> bool:
+def are_finite(values: Iterable[Any]) -> bool:
     """Whether no number among `values` is infinite, because Python reads the JSON number 1e999 as
     infinity. The loop is written for speed, because every value of every event passes here.
     """
@@ -194,9 +296,9 @@ def _are_finite(values: Iterable[Any]) -> bool:
             if not isfinite(value):
                 return False
         elif kind is list or kind is tuple:
-            if not _are_finite(value):
+            if not are_finite(value):
                 return False
-        elif kind is not datetime and not _are_finite(value.values() if kind is dict else _fields(value)):
+        elif kind is not datetime and not are_finite(value.values() if kind is dict else _fields(value)):
             return False
     return True
 

@@ -2,10 +2,34 @@
 every kind.
 """
 
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+
+from runfold_schemas.blobs import Sha256
+from runfold_schemas.first_fault import FIRST_FAULT
+
+ItemT = TypeVar("ItemT")
+
+Items = Annotated[tuple[ItemT, ...], FIRST_FAULT]
+"""Any number of items. Validation ends at the first wrong item."""
+
+ItemList = Annotated[list[ItemT], FIRST_FAULT]
+"""As `Items`, for models whose values may change."""
 
 EventId = Annotated[
     str, StringConstraints(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
@@ -31,6 +55,30 @@ MESSAGE_ID_LENGTH_MAX: Final = 1000
 
 MessageId = Annotated[str, StringConstraints(max_length=MESSAGE_ID_LENGTH_MAX)]
 
+_HOST: Final = re.compile(
+    r"(?:[a-zA-Z][a-zA-Z0-9+.-]*://(?:[^/?#@]*@)?(?P<url>\[[^]/]+\]|[^/?#@:\[\]]+)"
+    r"|(?P<host>[^/?#@:]+\.[^/?#@:]+|localhost|[^/?#@:]+(?=:[0-9]+(?:/|$))))"
+    r"(?::[0-9]*)?(?:[/?#].*)?"
+)
+"""A URL, or a host that has a dot or a port."""
+
+Maker = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+"""The company or the host that runs a model, for example `deepseek` or `api.groq.com`. Several
+makers share a format of requests. Names are compared by `maker_key`.
+"""
+
+
+def maker_name(maker: str) -> str:
+    """The maker as it is recorded: of a URL, or of a host with a port or a path, the host alone."""
+    match = _HOST.fullmatch(maker)
+    return match["url"] or match["host"] if match else maker
+
+
+def maker_key(maker: str) -> str:
+    """The text by which makers are compared: their names without case."""
+    return maker_name(maker).casefold()
+
+
 LABELS_MAX: Final = 64
 
 Labels = Annotated[
@@ -38,6 +86,7 @@ Labels = Annotated[
         Annotated[str, StringConstraints(max_length=64)],
         Annotated[str, StringConstraints(max_length=512)],
     ],
+    FIRST_FAULT,
     Field(max_length=LABELS_MAX),
 ]
 """Limited, because the run record holds the labels of a run. Larger data belong into `metadata` or
@@ -48,17 +97,76 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 """Limited, so that sums of counts stay in the range that JSON readers accept."""
 
 
-_FIRST: Final = datetime(1, 1, 2, tzinfo=UTC)
-_END: Final = datetime(9998, 1, 1, tzinfo=UTC)
+def tolerant(default: Callable[[], Any]) -> WrapValidator:
+    """Reads a value that is not valid as the default. This is for fields that are newer than the
+    events of their kind: an event of an earlier version may hold other data under their name.
+    """
+
+    def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            return default()
+
+    return WrapValidator(validate)
 
 
-def _check_year(time: datetime) -> datetime:
-    if not _FIRST <= time < _END:
+# The types of such newer fields.
+
+LaterCount = Annotated[Count, tolerant(int), Field(exclude_if=lambda value: not value)]
+
+LaterOffset = Annotated[Count | None, tolerant(lambda: None), Field(exclude_if=lambda value: value is None)]
+
+LaterFlag = Annotated[
+    StrictBool | None, tolerant(lambda: None), Field(exclude_if=lambda value: value is None)
+]
+
+LaterMaker = Annotated[Maker | None, tolerant(lambda: None), Field(exclude_if=lambda value: value is None)]
+
+LaterMessageId = Annotated[
+    MessageId | None, tolerant(lambda: None), Field(exclude_if=lambda value: value is None)
+]
+
+LaterObject = Annotated[
+    dict[str, Any] | None, tolerant(lambda: None), Field(exclude_if=lambda value: value is None)
+]
+
+Subject = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""The hash that stands for a user in what an erasure leaves behind: see `erasures.subject_of`."""
+
+LaterSubject = Annotated[
+    Subject | None, tolerant(lambda: None), Field(exclude_if=lambda value: value is None)
+]
+
+BlobDigests = Annotated[Items[Sha256], Field(exclude_if=lambda value: not value)]
+"""The digests of the blobs to which strings of JSON refer. Every other string is text, also if it
+looks like a reference. Only what stores the blobs adds digests.
+"""
+
+LaterBlobDigests = Annotated[BlobDigests, tolerant(tuple)]
+
+SERVER_TOOLS_MAX: Final = 16
+
+ServerTools = Annotated[
+    dict[Annotated[str, StringConstraints(max_length=64)], Count],
+    FIRST_FAULT,
+    Field(max_length=SERVER_TOOLS_MAX, exclude_if=lambda value: not value),
+    tolerant(dict),
+]
+"""Numbers of requests, by the name of the provider's tool."""
+
+
+FIRST_TIME: Final = datetime(1, 1, 2, tzinfo=UTC)
+TIME_END: Final = datetime(9998, 1, 1, tzinfo=UTC)
+
+
+def check_year(time: datetime) -> datetime:
+    if not FIRST_TIME <= time < TIME_END:
         raise ValueError("a time is between the years 1 and 9997, in UTC")
     return time
 
 
-Time = Annotated[AwareDatetime, AfterValidator(_check_year)]
+Time = Annotated[AwareDatetime, AfterValidator(check_year)]
 """A time with a UTC offset. Its year leaves room to convert the time to any zone and to add a year.
 """
 
@@ -78,7 +186,8 @@ class Data(BaseModel):
 StateKey = Annotated[str, StringConstraints(max_length=10_000)]
 
 StateDelta = Annotated[
-    dict[StateKey, Any] | None, Field(max_length=10_000, exclude_if=lambda value: value is None)
+    Annotated[dict[StateKey, Any], FIRST_FAULT] | None,
+    Field(max_length=10_000, exclude_if=lambda value: value is None),
 ]
 """Changes of state by key. All users of an app share `app:` keys, and all sessions of a user share
 `user:` keys. `temp:` keys live for one call; readers ignore them in events. Every other key belongs

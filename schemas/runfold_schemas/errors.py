@@ -5,10 +5,12 @@ RunfoldError
 │   └── EventTooLargeError
 ├── InvalidIdError           an id is empty or too long for a topic name
 ├── InexpressibleError       a provider's request format cannot hold a part of the ledger
+├── BudgetExceededError      a ledger cannot be fitted to its budget
 ├── UndecodableError         bytes on a topic are not an event
 ├── RunNotFoundError
 ├── RunConflictError         the run belongs to another agent or session
 ├── RunEndedError            the run has ended and the event is not marked late
+├── BlobNotFoundError        the blob store does not have the bytes
 ├── SessionNotFoundError
 ├── SessionConflictError     the session id is taken
 ├── SessionEndedError        the session has ended; no event can be appended
@@ -23,9 +25,21 @@ RunfoldError
 ├── GenerationFailedError    the language model refused, or its answer cannot be used
 ├── RejectedError            the log refused the event (a lost `expected_offset`, a lifecycle
 │                            change after the end)
+├── QuarantinedError         a run or a key cannot be folded; an operator has to act
+├── NotQuarantinedError
+├── DeadLetterNotFoundError
 ├── NotYetVisibleError       a read waited for an offset until its deadline
 ├── UndecidedError           a memory's change is durable, but its outcome is not readable yet
+├── KeyNotFoundError         there is no such API key
+├── TenantNotFoundError      there is no such tenant, or somebody drops it
+├── UnauthenticatedError     the request has no valid API key or token
+├── ForbiddenError           the API key or the token may not do this
+│   ├── ScopeMissingError    it lacks a scope
+│   └── OutsideLimitsError   it is limited to other agents or users
+├── QuotaExceededError       the tenant has used up a quota; retry later
 ├── UnavailableError         Kafka or MongoDB does not answer; retry
+├── DamagedError             MongoDB has a document that cannot be used; a command mends it
+├── ArchiveDamagedError      the archive lacks records of a run, or they have changed
 └── ConfigurationError       a broker or a setting does not meet a requirement of Runfold
 """
 
@@ -58,13 +72,21 @@ class InvalidEventError(RunfoldError):
 
 
 class EventTooLargeError(InvalidEventError):
-    """An event or a batch above the topic's `max.message.bytes`. `size` and `limit` are bytes."""
+    """An event or a batch above the topic's `max.message.bytes`. `size` and `limit` are bytes.
+    `events` of a batch have this size; 1: the event itself is too large.
+    """
 
-    def __init__(self, *, size: int, limit: int) -> None:
-        super().__init__(
-            f"the record has {size:,} bytes, the limit is {limit:,}: keep large content elsewhere and"
-            " publish a reference"
-        )
+    def __init__(self, *, size: int, limit: int, events: int = 1) -> None:
+        if events > 1:
+            cause = f"the first {events:,} events of the batch have {size:,} bytes with their envelopes"
+            cure = "publish fewer events in one batch"
+        else:
+            cause = f"the record has {size:,} bytes"
+            cure = (
+                "configure a blob store for images and other bytes, or keep large content elsewhere and"
+                " publish a reference"
+            )
+        super().__init__(f"{cause}, the limit is {limit:,}: {cure}")
         self.size = size
         self.limit = limit
 
@@ -88,12 +110,27 @@ class InexpressibleError(RunfoldError):
     def __init__(self, provider: str, reason: str, *, message_index: int, part_index: int) -> None:
         super().__init__(
             f"{provider} cannot express part {part_index} of message {message_index}: {reason};"
-            ' lossy="drop" leaves the part out'
+            ' lossy="drop" omits the part (on the command line: --lossy)'
         )
         self.provider = provider
         self.reason = reason
         self.message_index = message_index
         self.part_index = part_index
+
+
+class BudgetExceededError(RunfoldError):
+    """A ledger that cannot be fitted to its budget: `tokens` are those of the instructions, the
+    summary and the last messages, which are always part of a request.
+    """
+
+    def __init__(self, *, tokens: int, budget: int, counted_by: str) -> None:
+        super().__init__(
+            f"the instructions and the last messages have {tokens:,} tokens by {counted_by},"
+            f" the budget has {budget:,}"
+        )
+        self.tokens = tokens
+        self.budget = budget
+        self.counted_by = counted_by
 
 
 class UndecodableError(RunfoldError):
@@ -117,10 +154,13 @@ class RunNotFoundError(RunfoldError):
 
 
 class RunConflictError(RunfoldError):
-    """The run id is taken by another agent or session."""
+    """The run id is taken by another agent or session, which have no names here if the caller may
+    not know them.
+    """
 
-    def __init__(self, run_id: str, *, agent_id: str, session_id: str | None) -> None:
-        owner = f"agent {agent_id!r}" + (f" in session {session_id!r}" if session_id else "")
+    def __init__(self, run_id: str, *, agent_id: str = "", session_id: str | None = None) -> None:
+        owner = f"agent {agent_id!r}" if agent_id else "another agent or session"
+        owner += f" in session {session_id!r}" if session_id else ""
         super().__init__(f"run {run_id!r} already belongs to {owner}: choose another run_id")
         self.run_id = run_id
         self.agent_id = agent_id
@@ -133,6 +173,39 @@ class RunEndedError(RunfoldError):
     def __init__(self, run_id: str) -> None:
         super().__init__(f"run {run_id!r} has ended: publish with late=true to add the event anyway")
         self.run_id = run_id
+
+
+class ForbiddenError(RunfoldError):
+    """The principal may not do this. The message says what is missing."""
+
+
+class ScopeMissingError(ForbiddenError):
+    """The API key or the token of the request lacks a scope."""
+
+    def __init__(self, message: str, *, missing_scope: str) -> None:
+        super().__init__(message)
+        self.missing_scope = missing_scope
+
+
+class OutsideLimitsError(ForbiddenError):
+    """The API key or the token of the request is limited to other agents or users. `limit` is
+    `agents` or `users`. `value` is the agent or user that is missing; if it is empty, the request
+    is about all of them.
+    """
+
+    def __init__(self, message: str, *, limit: str, value: str = "") -> None:
+        super().__init__(message)
+        self.limit = limit
+        self.value = value
+
+
+class BlobNotFoundError(RunfoldError):
+    """The blob store does not have the bytes with this SHA-256 digest."""
+
+    def __init__(self, sha256: str, *, reason: str) -> None:
+        super().__init__(f"there is no blob {sha256!r}: {reason}")
+        self.sha256 = sha256
+        self.reason = reason
 
 
 class SessionNotFoundError(RunfoldError):
@@ -193,8 +266,7 @@ class MemoryNotFoundError(RunfoldError):
             f"memory {memory_id!r} of bank {bank_id!r} does not exist, or was deleted or has expired:"
             " create it, or roll it back within 48 hours of its deletion"
         )
-        self.bank_id = bank_id
-        self.memory_id = memory_id
+        self.bank_id, self.memory_id = bank_id, memory_id
 
 
 class MemoryConflictError(RunfoldError):
@@ -204,8 +276,7 @@ class MemoryConflictError(RunfoldError):
         super().__init__(
             f"memory {memory_id!r} of bank {bank_id!r} exists already: choose another id, or update it"
         )
-        self.bank_id = bank_id
-        self.memory_id = memory_id
+        self.bank_id, self.memory_id = bank_id, memory_id
 
 
 class MemoryChangedError(RunfoldError):
@@ -217,8 +288,7 @@ class MemoryChangedError(RunfoldError):
         super().__init__(
             f"other writers changed memory {memory_id!r} of bank {bank_id!r} during every attempt: try again"
         )
-        self.bank_id = bank_id
-        self.memory_id = memory_id
+        self.bank_id, self.memory_id = bank_id, memory_id
 
 
 class RevisionNotFoundError(RunfoldError):
@@ -229,9 +299,7 @@ class RevisionNotFoundError(RunfoldError):
             f"memory {memory_id!r} of bank {bank_id!r} has no revision {revision_id!r}, or the revision has"
             " expired (revisions of a deleted memory expire after 48 hours): list the memory's revisions"
         )
-        self.bank_id = bank_id
-        self.memory_id = memory_id
-        self.revision_id = revision_id
+        self.bank_id, self.memory_id, self.revision_id = bank_id, memory_id, revision_id
 
 
 class NoModelError(RunfoldError):
@@ -260,9 +328,39 @@ class RejectedError(RunfoldError):
 
     def __init__(self, run_id: str, *, offset: int, reason: str) -> None:
         super().__init__(f"run {run_id!r} rejected the event at offset {offset}: {reason}")
-        self.run_id = run_id
+        self.run_id, self.offset, self.reason = run_id, offset, reason
+
+
+class QuarantinedError(RunfoldError):
+    """A run, or a key of a shared topic, cannot be folded beyond `offset`. `entry_id` is its id in
+    the quarantine. Waiting does not help: an operator has to retry or to skip the records.
+    """
+
+    def __init__(self, entry_id: str, *, reason: str, offset: int | None = None) -> None:
+        place = "" if offset is None else f" from offset {offset} on"
+        super().__init__(
+            f"{entry_id} cannot be read{place} ({reason}): an operator has to act, see `runfold quarantine"
+            f" show {entry_id}`"
+        )
+        self.entry_id = entry_id
         self.offset = offset
         self.reason = reason
+
+
+class DeadLetterNotFoundError(RunfoldError):
+    """There is no dead letter of this id."""
+
+    def __init__(self, letter_id: str) -> None:
+        super().__init__(f"there is no dead letter {letter_id}: `runfold dead-letters list` lists them")
+        self.letter_id = letter_id
+
+
+class NotQuarantinedError(RunfoldError):
+    """Nothing is in quarantine under this id."""
+
+    def __init__(self, entry_id: str) -> None:
+        super().__init__(f"{entry_id} is not in quarantine: `runfold quarantine ls` lists what is")
+        self.entry_id = entry_id
 
 
 class NotYetVisibleError(RunfoldError):
@@ -275,9 +373,7 @@ class NotYetVisibleError(RunfoldError):
             f"run {run_id!r} did not reach offset {min_offset} within {timeout_seconds} s: retry, and check"
             " the offset against the answer of the publish"
         )
-        self.run_id = run_id
-        self.min_offset = min_offset
-        self.timeout_seconds = timeout_seconds
+        self.run_id, self.min_offset, self.timeout_seconds = run_id, min_offset, timeout_seconds
 
 
 class UndecidedError(RunfoldError):
@@ -294,6 +390,37 @@ class UndecidedError(RunfoldError):
         self.reason = reason
 
 
+class KeyNotFoundError(RunfoldError):
+    """No API key has this id, or it was revoked."""
+
+    def __init__(self, key_id: str, *, reason: str = "does not exist: list the keys") -> None:
+        super().__init__(f"the API key {key_id!r} {reason}")
+        self.key_id = key_id
+
+
+class TenantNotFoundError(RunfoldError):
+    """No tenant has this name, or it is being dropped."""
+
+    def __init__(self, tenant: str, *, reason: str = "does not exist: add it first") -> None:
+        super().__init__(f"the tenant {tenant!r} {reason}")
+        self.tenant = tenant
+
+
+class UnauthenticatedError(RunfoldError):
+    """The request has no API key and no token, or one that is not valid."""
+
+
+class QuotaExceededError(RunfoldError):
+    """The tenant has used up a quota until then; "": until a run has ended."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, quota: str, limit: int, retry_after_seconds: int, until: str) -> None:
+        super().__init__(message)
+        self.quota, self.limit = quota, limit
+        self.retry_after_seconds, self.until = retry_after_seconds, until
+
+
 class UnavailableError(RunfoldError):
     """A server does not answer. `server` names it, for example "Kafka" or "MongoDB"."""
 
@@ -303,6 +430,18 @@ class UnavailableError(RunfoldError):
         super().__init__(f"{server} is not available ({reason}): retry")
         self.server = server
         self.reason = reason
+
+
+class DamagedError(RunfoldError):
+    """MongoDB has a document that cannot be used, for example because its checksum is wrong. `cure`
+    is the command that makes the document again from the log.
+    """
+
+    def __init__(self, stored: str, *, reason: str, cure: str) -> None:
+        super().__init__(f"MongoDB has a damaged document ({stored}: {reason}): run `{cure}`")
+        self.stored = stored
+        self.reason = reason
+        self.cure = cure
 
 
 class ConfigurationError(RunfoldError):

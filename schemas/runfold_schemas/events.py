@@ -6,21 +6,21 @@ Unknown fields are kept, so an older reader passes a newer writer's event on unc
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from runfold_schemas.data import (
     Count,
     Data,
-    EventId,
-    Id,
-    Labels,
-    MessageId,
-    StateDelta,
-    Time,
-    TurnId,
+    Items,
+    LaterBlobDigests,
+    LaterMessageId,
+    LaterObject,
 )
+from runfold_schemas.envelope import Event
+from runfold_schemas.erasures import SubjectErased
+from runfold_schemas.mcp import mcp_fields
 from runfold_schemas.memories import (
     BankCreated,
     BankDeleted,
@@ -32,7 +32,13 @@ from runfold_schemas.memories import (
     MemoryRolledBack,
     MemoryUpdated,
 )
-from runfold_schemas.messages import Base64, DocumentPart, ImagePart, Provider, ProviderData, UserPart
+from runfold_schemas.messages import (
+    Base64,
+    Citation,
+    Medium,
+    ProviderData,
+    UserPart,
+)
 from runfold_schemas.runs import (
     PhaseChanged,
     RunCanceled,
@@ -46,17 +52,22 @@ from runfold_schemas.runs import (
 )
 from runfold_schemas.sessions import (
     FrameworkEvent,
+    RunDeleted,
     SessionCreated,
     SessionDeleted,
     SessionUpdated,
     StateChanged,
+    StateDeleted,
 )
+from runfold_schemas.summaries import Summary
+from runfold_schemas.usage import TokenUsage
 
 
 class SystemMessage(Data):
     """Instructions to the model."""
 
     message: str
+    provider_data: ProviderData = None
 
 
 class UserMessage(Data):
@@ -64,7 +75,7 @@ class UserMessage(Data):
 
     message: str
     structured: Any = None
-    parts: tuple[UserPart, ...] | None = None
+    parts: Items[UserPart] | None = None
     """The message for the model, if it holds more than text. `message` is then for people only."""
 
 
@@ -76,7 +87,12 @@ class AssistantMessage(Data):
     message: str
     structured: Any = None
     content_index: int | None = None
+    refusal: bool = False
+    """Whether the model refuses in this text to do what the user asked."""
+    citations: Items[Citation] = ()
+    """The sources of the block. Their `start` and `end` count from the beginning of the block."""
     provider_data: ProviderData = None
+    blobs: LaterBlobDigests = ()
 
 
 class Thinking(Data):
@@ -102,6 +118,7 @@ class ToolCall(Data):
     payload: Any = None
     parent_tool_call_id: str | None = None
     provider_data: ProviderData = None
+    blobs: LaterBlobDigests = ()
 
 
 class ToolResult(Data):
@@ -115,23 +132,22 @@ class ToolResult(Data):
     error: Any = None
     duration_ms: Annotated[float, Field(ge=0)] | None = None
     parent_tool_call_id: str | None = None
-    attachments: tuple[ImagePart | DocumentPart, ...] = ()
+    attachments: Items[Medium] = ()
+    provider_data: LaterObject = None
+    blobs: LaterBlobDigests = ()
+
+    @classmethod
+    def from_mcp(cls, tool_call_id: str, result: Any, *, tool_name: str = "") -> Self:
+        """The result of an MCP server's tool: a `CallToolResult` of the package `mcp`, the same as
+        decoded JSON, or a list of its content blocks. Raises `InvalidEventError` for other values.
+        """
+        return cls(tool_call_id=tool_call_id, tool_name=tool_name, **mcp_fields(result))
 
 
 class PlannerNote(Data):
     """A note of the planner. The log keeps it; the ledger does not contain it."""
 
     note: str
-
-
-class TokenUsage(Data):
-    """The tokens of one call of a model. The run record adds them up."""
-
-    model: str | None = None
-    input_tokens: Count = 0
-    output_tokens: Count = 0
-    cache_read_tokens: Count = 0
-    cache_write_tokens: Count = 0
 
 
 class ProviderPart(Data):
@@ -142,6 +158,7 @@ class ProviderPart(Data):
     content: Any
     content_index: int = 0
     finished: bool = True
+    blobs: LaterBlobDigests = ()
 
 
 class ResponseRecorded(Data):
@@ -152,8 +169,15 @@ class ResponseRecorded(Data):
     """The reason in the provider's own word."""
     finished: bool = True
     """False if the response broke off. The log then has the part that arrived."""
-    faults: tuple[str, ...] = ()
+    faults: Items[str] = ()
     """One sentence for each defect of the response."""
+    response_id: LaterMessageId = None
+    """The provider's id of the response. Some servers repeat ids."""
+    provider_data: LaterObject = None
+    """What stands beside the content: citations, safety ratings, further choices."""
+    next_request: LaterObject = None
+    """The members beside the messages that the next request to the provider needs."""
+    blobs: LaterBlobDigests = ()
 
 
 class StandIn(BaseModel):
@@ -200,38 +224,8 @@ class EventAmended(Data):
     """
 
     offset: Count
-    stand_ins: tuple[StandIn, ...] = ()
+    stand_ins: Items[StandIn] = ()
     reason: str
-
-
-DataT = TypeVar("DataT", bound=Data)
-
-
-class Event(BaseModel, Generic[DataT]):
-    """The envelope. `timestamp` comes from the producer's clock. The order of events is the order
-    of the log, never the order of timestamps.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    event_id: EventId
-    run_id: Id
-    timestamp: Time
-    data: DataT
-    schema_version: Literal[1] = 1
-    turn_id: TurnId | None = None
-    labels: Labels = Field(default_factory=dict)
-    message_id: MessageId | None = None
-    """The provider's id of the assistant message that contains this event."""
-    provider: Provider | None = None
-    """The provider of the response that this event was recorded from. Such a message keeps the
-    provider's order of parts.
-    """
-    expected_offset: Annotated[int, Field(ge=-1)] | None = None
-    """The last offset that the publisher has seen, -1 for none. The event is accepted only if no
-    other event was accepted after this offset.
-    """
-    state_delta: StateDelta = None
 
 
 class SystemMessageEvent(Event[SystemMessage]):
@@ -278,6 +272,10 @@ class EventAmendedEvent(Event[EventAmended]):
     type: Literal["event_amended"]
 
 
+class SummaryEvent(Event[Summary]):
+    type: Literal["summary"]
+
+
 class RunOpenedEvent(Event[RunOpened]):
     type: Literal["run_opened"]
 
@@ -320,6 +318,18 @@ class FrameworkEventEvent(Event[FrameworkEvent]):
 
 class StateChangedEvent(Event[StateChanged]):
     type: Literal["state_changed"]
+
+
+class StateDeletedEvent(Event[StateDeleted]):
+    type: Literal["state_deleted"]
+
+
+class RunDeletedEvent(Event[RunDeleted]):
+    type: Literal["run_deleted"]
+
+
+class SubjectErasedEvent(Event[SubjectErased]):
+    type: Literal["subject_erased"]
 
 
 class SessionCreatedEvent(Event[SessionCreated]):
@@ -382,6 +392,7 @@ AnyEvent = (
     | ProviderPartEvent
     | ResponseRecordedEvent
     | EventAmendedEvent
+    | SummaryEvent
     | RunOpenedEvent
     | RunStartedEvent
     | RunPausedEvent
@@ -393,6 +404,9 @@ AnyEvent = (
     | PhaseChangedEvent
     | FrameworkEventEvent
     | StateChangedEvent
+    | StateDeletedEvent
+    | RunDeletedEvent
+    | SubjectErasedEvent
     | SessionCreatedEvent
     | SessionUpdatedEvent
     | SessionDeletedEvent

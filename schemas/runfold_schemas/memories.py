@@ -7,6 +7,7 @@ needs neither the bank's configuration nor a clock.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal, Self
@@ -20,11 +21,31 @@ from pydantic import (
     model_validator,
 )
 
-from runfold_schemas.data import Count, Data, DisplayName, EventId, Id, Labels, Time, TtlSeconds
+from runfold_schemas.data import (
+    Count,
+    Data,
+    DisplayName,
+    EventId,
+    Id,
+    Items,
+    Labels,
+    LaterOffset,
+    LaterSubject,
+    Time,
+    TtlSeconds,
+)
+from runfold_schemas.first_fault import FIRST_FAULT
 from runfold_schemas.sessions import joined
 
 NO_RUN: Final = "-"
 """The `run_id` of events that no run caused."""
+
+GENERATION_LOG_PREFIX: Final = "memories-"
+"""How the ids of runs begin that are logs of generations."""
+
+_GENERATION_LOG: Final = re.compile(
+    rf"{GENERATION_LOG_PREFIX}[0-9a-f]{{8}}-(?:[0-9a-f]{{4}}-){{3}}[0-9a-f]{{12}}"
+)
 
 REVISION_TTL: Final = timedelta(days=365)
 """How long a revision is kept by default."""
@@ -33,6 +54,9 @@ RESTORABLE: Final = timedelta(hours=48)
 """How long the revisions of a deleted memory are kept, so how long it can be rolled back."""
 
 SCOPE_PAIRS_MAX: Final = 5
+
+USER_KEYS: Final = ("user_id", "user")
+"""The keys of a scope whose values name users."""
 
 MemoryId = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00]+$")]
 FACT_LENGTH_MAX: Final = 20_000
@@ -55,7 +79,7 @@ def _without_star(text: str) -> str:
 
 _ScopeText = Annotated[str, StringConstraints(min_length=1, max_length=500), AfterValidator(_without_star)]
 
-Scope = Annotated[dict[_ScopeText, _ScopeText], Field(min_length=1, max_length=SCOPE_PAIRS_MAX)]
+Scope = Annotated[dict[_ScopeText, _ScopeText], FIRST_FAULT, Field(min_length=1, max_length=SCOPE_PAIRS_MAX)]
 """The subject of a memory, for example a user and an app. The scope of a memory never changes."""
 
 
@@ -89,6 +113,7 @@ Metadata = Annotated[
         Annotated[str, StringConstraints(max_length=128)],
         bool | float | Moment | Annotated[str, StringConstraints(max_length=2_000)],
     ],
+    FIRST_FAULT,
     Field(max_length=64),
 ]
 
@@ -105,7 +130,7 @@ class Memory(_OpenModel):
 
     fact: Fact
     scope: Scope
-    topics: tuple[MemoryTopic, ...] = ()
+    topics: Items[MemoryTopic] = ()
     metadata: Metadata = Field(default_factory=dict)
     display_name: DisplayName | None = None
     description: Annotated[str, StringConstraints(max_length=10_000)] | None = None
@@ -127,7 +152,7 @@ class MemoryChange(Data):
     revision_labels: Labels = Field(default_factory=dict)
     revision_expires_at: Time | None = None
     """When the revision expires; by default 365 days after the event's timestamp."""
-    extracted: tuple[ExtractedMemory, ...] = ()
+    extracted: Items[ExtractedMemory] = ()
 
 
 class MemoryCreated(MemoryChange):
@@ -146,6 +171,16 @@ class MemoryUpdated(MemoryChange):
 
 class MemoryDeleted(MemoryChange):
     """The memory is deleted. For 48 hours it can be rolled back to a revision."""
+
+    erased: LaterSubject = None
+    """The user whose erasure deleted the memory. Then its revisions end at once, and no rollback
+    restores it. Allowed for a memory that was deleted or has expired before. Only the topic of
+    memories has such a deletion: in the log of a run it is a plain one.
+    """
+    began: LaterOffset = None
+    """The offset of the creation of the memory that an erasure deletes. If a later memory has the
+    id, only the revisions before the later creation end.
+    """
 
 
 class MemoryRolledBack(MemoryChange):
@@ -181,9 +216,9 @@ class MemoriesGenerated(Data):
     """The id of the event that requested the generation."""
     error: str | None = None
     """Why nothing was generated."""
-    created: tuple[MemoryCreated, ...] = ()
-    updated: tuple[MemoryUpdated, ...] = ()
-    deleted: tuple[MemoryDeleted, ...] = ()
+    created: Items[MemoryCreated] = ()
+    updated: Items[MemoryUpdated] = ()
+    deleted: Items[MemoryDeleted] = ()
 
     def changes(self) -> Iterator[MemoryCreated | MemoryUpdated | MemoryDeleted]:
         yield from self.created
@@ -209,14 +244,14 @@ class ExampleMemory(_OpenModel):
     """A fact that the bank keeps of an example conversation."""
 
     fact: Fact
-    topics: tuple[MemoryTopic, ...] = ()
+    topics: Items[MemoryTopic] = ()
 
 
 class Example(_OpenModel):
     """A conversation, and the memories to generate from it."""
 
-    conversation: tuple[ConversationMessage, ...]
-    memories: tuple[ExampleMemory, ...] = ()
+    conversation: Items[ConversationMessage]
+    memories: Items[ExampleMemory] = ()
 
 
 class Customization(_OpenModel):
@@ -224,9 +259,9 @@ class Customization(_OpenModel):
     to all other scopes.
     """
 
-    scope_keys: tuple[str, ...] = ()
-    topics: tuple[TopicConfig, ...] = ()
-    examples: tuple[Example, ...] = ()
+    scope_keys: Items[str] = ()
+    topics: Items[TopicConfig] = ()
+    examples: Items[Example] = ()
 
 
 class BankConfig(_OpenModel):
@@ -243,8 +278,8 @@ class BankConfig(_OpenModel):
     generate_created_ttl_seconds: TtlSeconds | None = None
     generate_updated_ttl_seconds: TtlSeconds | None = None
     revision_ttl_seconds: TtlSeconds | None = None
-    customizations: tuple[Customization, ...] = ()
-    agents: tuple[Id, ...] = ()
+    customizations: Items[Customization] = ()
+    agents: Items[Id] = ()
     """The ids of agents. When one of their runs completes, memories are generated from it."""
     foreign: dict[str, Any] = Field(default_factory=dict)
     """Configuration of another system that has no meaning for Runfold. It is returned unchanged."""
@@ -289,3 +324,10 @@ def bank_key(bank_id: str) -> str:
 def scope_text(scope: Mapping[str, str]) -> str:
     """The scope as text. Equal scopes give equal texts, whatever the order of their pairs."""
     return json.dumps(scope, sort_keys=True, ensure_ascii=False)
+
+
+def is_generation_log(run_id: str) -> bool:
+    """Whether the run with this id is the log of a generation. From such runs no memories are
+    generated when they are completed.
+    """
+    return _GENERATION_LOG.fullmatch(run_id) is not None

@@ -1,11 +1,11 @@
 """The kinds of events that open, change and end a run."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from runfold_schemas.data import Data, Id, Labels, SessionId, UserId
+from runfold_schemas.data import Count, Data, Id, Labels, LogId, SessionId, UserId, tolerant
 
 Status = Literal["pending", "running", "paused", "completed", "failed", "canceled"]
 Phase = Literal["prompted", "planning", "executing_tools", "synthesizing", "completed", "failed", "canceled"]
@@ -27,6 +27,21 @@ ABOUT_THE_RUN: Final = LIFECYCLE | {"run_labeled"}
 """The kinds that describe the run itself and not what happened in it."""
 
 
+class ForkedFrom(BaseModel):
+    """Where a fork comes from: a run that begins with copies of the events of another run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: Id
+    """The source."""
+    log_id: LogId
+    """The log of the source."""
+    offset: Count
+    """The last offset of the source that the fork includes."""
+    events: Count
+    """The number of copies. They are at the offsets from 1 to this one in the fork's log."""
+
+
 class RunOpened(Data):
     """The first event of a life of a run, at offset 0 of its topic."""
 
@@ -37,6 +52,9 @@ class RunOpened(Data):
     """The user whose `user:` state the run's events change. A run without a user changes none."""
     status: Literal["pending", "running"] = "running"
     labels: Labels = Field(default_factory=dict)
+    forked_from: Annotated[
+        ForkedFrom | None, tolerant(lambda: None), Field(exclude_if=lambda value: value is None)
+    ] = None
 
 
 class RunStarted(Data):

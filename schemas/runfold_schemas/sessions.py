@@ -9,7 +9,20 @@ from uuid import UUID
 
 from pydantic import Field
 
-from runfold_schemas.data import Data, DisplayName, Id, Labels, LogId, SessionId, Time, UserId
+from runfold_schemas.data import (
+    Data,
+    DisplayName,
+    Id,
+    Items,
+    Labels,
+    LaterFlag,
+    LaterSubject,
+    LogId,
+    SessionId,
+    StateKey,
+    Time,
+    UserId,
+)
 
 Framework = Literal["adk", "openai-agents", "vertex"]
 """An agent framework whose events are stored unchanged."""
@@ -22,14 +35,35 @@ class FrameworkEvent(Data):
 
     framework: Framework
     body: dict[str, Any]
-    unset: tuple[str, ...] = ()
+    unset: Items[str] = ()
     """Paths in `body` of values that are the framework's defaults, if the framework tells:
     `actions`, `content/parts/0/thought`.
+    """
+    files_by_id: LaterFlag = None
+    """Whether the ledger has the files that `body` names by ids of OpenAI. Earlier versions left
+    such files out, and the ledgers of their events stay the same.
     """
 
 
 class StateChanged(Data):
     """Only the state changed. `state_delta` has the changes."""
+
+
+class StateDeleted(Data):
+    """Values that were set before are deleted. The record's key names their scope."""
+
+    keys: Items[StateKey] | None = None
+    """The keys of the values. None: all keys of the scope."""
+    erased: LaterSubject = None
+    """The user whose erasure deleted them."""
+
+
+class RunDeleted(Data):
+    """The event's run is deleted with its log. It has no effect on the own run of a session."""
+
+    log_id: str
+    erased: LaterSubject = None
+    """The user whose erasure deleted the run."""
 
 
 class SessionCreated(Data):
@@ -67,6 +101,10 @@ class SessionDeleted(Data):
     """If present, the session is deleted only if it still expires at this time. A client may have
     prolonged it meanwhile.
     """
+    erased: LaterSubject = None
+    """The user whose erasure deleted the session. Then nothing keeps the session's id, also if the
+    session was deleted before.
+    """
 
 
 def joined(*parts: str) -> str:
@@ -94,6 +132,11 @@ def is_session_run(run_id: str, log_id: str) -> bool:
 def session_key(session_id: str) -> str:
     """The key of a session's events in `{prefix}.sessions`."""
     return f"session:{session_id}"
+
+
+def run_key(run_id: str) -> str:
+    """The key of a run's deletion in `{prefix}.sessions`."""
+    return f"run:{run_id}"
 
 
 def app_scope(app: str) -> str:

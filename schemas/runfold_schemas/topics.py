@@ -5,6 +5,7 @@ when it looks for collisions. So ids are escaped: `[A-Za-z0-9-]` stays, and any 
 `_xx`. `.` only joins the parts of a name.
 """
 
+import hashlib
 import re
 from typing import Final, NamedTuple
 
@@ -26,10 +27,22 @@ OFFSET_MAX: Final = 2**63 - 2
 DEAD_LETTER_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
 """`max.message.bytes` of the dead letters: a dead letter holds a whole record and the reason."""
 
-CATALOG_PARTITIONS: Final = 12
-"""The number of partitions of the catalog and of each topic that runs share. The projector that
-owns a partition of the catalog also folds the partitions of the same number of the shared topics.
+DEAD_LETTER_MS: Final = 30 * 24 * 3600 * 1000
+"""`retention.ms` of the dead letters. The logs keep the records themselves."""
+
+DEAD_LETTER_SEGMENT_MS: Final = 24 * 3600 * 1000
+"""`segment.ms` of the dead letters. Kafka deletes whole segments, so a letter stays a day longer at
+most.
 """
+
+PARTITIONS_DEFAULT: Final = 12
+"""The number of partitions with which the catalog and the topics that runs share are created,
+unless another is configured. All of them have the same number, which never changes: a key in
+another partition than its own counts for nothing.
+"""
+
+PARTITIONS_MAX: Final = 1_000
+"""The largest number of partitions of one topic that can be configured."""
 
 PARK_SECONDS_MIN: Final = 10.0
 """The shortest time for which a projector tails a run after its last record or bell. Publishers
@@ -38,7 +51,25 @@ rely on it: after half of this time without a publish they ring before the next 
 
 _ESCAPED = re.compile(rb"[^A-Za-z0-9-]")
 _ESCAPE_SIGN = re.compile(r"_([0-9a-f]{2})")
+_BASE = re.compile(r"[1-9][0-9]{0,18}")
+_HASHED: Final = "__"
+"""The beginning of a hash in the place of a run. `escape` gives no such text."""
+
+_HASH_DIGITS: Final = 32
+
+_SEGMENT_DOTS: Final = 4
+"""The dots in the name of a segment's topic: no part of a name has any."""
+
+_HASHED_NAME = re.compile(rf"\.{_HASHED}[0-9a-f]{{{_HASH_DIGITS}}}\.[^.]+\.{_BASE.pattern}\Z")
 _PREFIX = re.compile(r"[A-Za-z0-9-]{1,32}")
+
+
+def base_of(topic: str) -> int:
+    """The offset of the run at which the topic of a segment begins. 0 for any other topic."""
+    if topic.count(".") < _SEGMENT_DOTS:
+        return 0
+    base = topic.rpartition(".")[2]
+    return int(base) if _BASE.fullmatch(base) else 0
 
 
 class Partition(NamedTuple):
@@ -49,19 +80,27 @@ class Partition(NamedTuple):
 
 
 class RunTopic(NamedTuple):
-    """One life of one run."""
+    """One life of one run. Its log is a chain of segments; `Topics.run` names the topic of one."""
 
     run_id: str
     log_id: str
 
 
+class SegmentTopic(NamedTuple):
+    """The topic of one segment of a log. The run's offset of a record is `base` plus Kafka's."""
+
+    run: RunTopic
+    base: int
+
+
 class Topics:
-    """The names of all topics under one prefix.
+    """The names of all topics under one prefix, and the number of partitions of the catalog and of
+    each shared topic, as far as that is known.
 
     Raises `InvalidIdError` for a prefix or an id that cannot be part of a name.
     """
 
-    def __init__(self, prefix: str = "runfold") -> None:
+    def __init__(self, prefix: str = "runfold", partitions: int | None = None) -> None:
         if not _PREFIX.fullmatch(prefix):
             raise InvalidIdError(
                 f"the topic prefix {prefix!r} is not 1 to 32 of A-Z, a-z, 0-9 and -",
@@ -69,12 +108,28 @@ class Topics:
                 value=prefix,
             )
         self.prefix = prefix
+        self._partitions = partitions
         self.catalog = f"{prefix}.runs"
         self.sessions = f"{prefix}.sessions"
         self.memories = f"{prefix}.memories"
         self.banks = f"{prefix}.banks"
         self.dead_letters = f"{prefix}.dead-letters"
+        self.api_keys = f"{prefix}.api-keys"
+        self.keys = f"{prefix}.keys"
+        self.evidence = f"{prefix}.evidence"
+        self.verdicts = f"{prefix}.verdicts"
+        self.erasures = f"{prefix}.erasures"
+        self.tenants = f"{prefix}.tenants"
         self.run_prefix = f"{prefix}.run."
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions. Raises `RuntimeError` if it is unknown, because a key that is
+        hashed by a wrong number gets lost.
+        """
+        if self._partitions is None:
+            raise RuntimeError(f"the number of partitions of {self.catalog} was not read from Kafka yet")
+        return self._partitions
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -87,7 +142,9 @@ class Topics:
         return kinds.get(key.partition(":")[0], self.sessions)
 
     def run(self, run_id: str, log_id: str) -> str:
-        """The topic of one life of a run."""
+        """The topic of one life of a run: that of its first segment, and the name of the whole log,
+        which skips, dead letters and signatures use whatever segment a record is in.
+        """
         name = f"{self.run_prefix}{escape(check_id(run_id, name='run_id'))}.{log_id}"
         if len(name) > TOPIC_BYTES_MAX:
             raise InvalidIdError(
@@ -99,9 +156,42 @@ class Topics:
             )
         return name
 
+    def segment(self, run_id: str, log_id: str, base: int) -> str:
+        """The topic of the segment of a log that begins at `base`. Where Kafka does not allow so
+        long a name, a hash stands for the run: the catalog names the run.
+        """
+        name = self.run(run_id, log_id)
+        if base == 0:
+            return name
+        if len(f"{name}.{base}") > TOPIC_BYTES_MAX:
+            hashed = hashlib.sha256(run_id.encode()).hexdigest()[:_HASH_DIGITS]
+            name = f"{self.run_prefix}{_HASHED}{hashed}.{log_id}"
+        return f"{name}.{base}"
+
+    def has(self, topic: str) -> bool:
+        """Whether this is one of Runfold's topics under this prefix."""
+        fixed = {value for value in vars(self).values() if isinstance(value, str)} - {self.prefix}
+        return topic in fixed or self.parse_run(topic) is not None or self._is_later_segment(topic)
+
+    def parse_segment(self, topic: str) -> SegmentTopic | None:
+        """The run, the life and the base that `topic` belongs to. None if it is not the topic of a
+        segment, and if a hash stands for the run.
+        """
+        run = self.parse_run(topic)
+        if run is not None:
+            return SegmentTopic(run, 0)
+        name, _, base = topic.rpartition(".")
+        run = self.parse_run(name) if _BASE.fullmatch(base) else None
+        return SegmentTopic(run, int(base)) if run is not None else None
+
+    def _is_later_segment(self, topic: str) -> bool:
+        return self.parse_segment(topic) is not None or (
+            topic.startswith(self.run_prefix + _HASHED) and _HASHED_NAME.search(topic) is not None
+        )
+
     def parse_run(self, topic: str) -> RunTopic | None:
-        """The run and the life that `topic` belongs to. None if it is not the topic of a run under
-        this prefix.
+        """The run and the life that `topic` belongs to. None if it is not the topic of the first
+        segment of a run under this prefix.
         """
         if not topic.startswith(self.run_prefix):
             return None

@@ -59,11 +59,13 @@ class RunfoldSession:
         app: str = "openai-agents",
         user: str = "",
         session_settings: SessionSettings | dict[str, Any] | None = None,
+        api_key: str | None = None,
         **settings: Any,
     ) -> None:
         """`session_id` alone identifies the conversation. `app` and `user` are attributes of the
-        session, by which sessions are listed. `settings` are fields of `runfold.settings.Settings`,
-        for use without the HTTP API.
+        session, by which sessions are listed. `api_key` is an API key or a token for the API at
+        `url`; by default, the variable `RUNFOLD_API_KEY`. `settings` are fields of
+        `runfold.settings.Settings`, for use without the HTTP API.
 
         Raises `TypeError` for an unknown field of `session_settings`.
         """
@@ -71,7 +73,7 @@ class RunfoldSession:
         self.session_settings = _session_settings(session_settings)
         self._app = app
         self._user = user
-        self._connection = session_connection(url, settings)
+        self._connection = session_connection(url, settings, api_key=api_key)
 
     async def __aenter__(self) -> Self:
         await self._connection.__aenter__()
@@ -213,7 +215,14 @@ def _framework_event(item: TResponseInputItem, index: int) -> FrameworkEvent:
         raise InvalidEventError(f"the item is not JSON: {error}", index=index) from error
     if not isinstance(body, dict):
         raise InvalidEventError("the item is not an object", index=index)
-    return FrameworkEvent(framework="openai-agents", body=body)
+    return FrameworkEvent(framework="openai-agents", body=body, **_files(body))
+
+
+def _files(item: dict[str, Any]) -> dict[str, Any]:
+    """The mark of an item that names files by their ids."""
+    contents = [part for name in ("content", "output") if isinstance(part := item.get(name), list)]
+    by_id = any(isinstance(part, dict) and part.get("file_id") for content in contents for part in content)
+    return {"files_by_id": True} if by_id else {}
 
 
 def _session_settings(settings: SessionSettings | dict[str, Any] | None) -> SessionSettings:

@@ -38,14 +38,19 @@ from runfold.client import memories, run, runfold, sessions
 from runfold.client.appender import Position
 from runfold.client.background import KeptConnection, background
 from runfold.client.background_reading import BackgroundReading
-from runfold.client.envelope import Envelope, ResponseEnvelope
+from runfold.client.envelope import Envelope, RecordOptions
+from runfold.client.new_run import ForkOptions
+from runfold.client.prefixes import AsOfOptions, LedgerOptions
+from runfold.client.recording import Recorded
 from runfold.client.runfold import LogOptions, RunOptions
 from runfold_projections.admission import Admitted
-from runfold_projections.providers import Encoded, Lossy
+from runfold_projections.budget import Budget
+from runfold_projections.providers import Encoded
 from runfold_schemas.catalog import Life
 from runfold_schemas.data import Data
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.messages import Message, Provider
+from runfold_schemas.runs import ForkedFrom
 
 AnswerT = TypeVar("AnswerT")
 ChunkT = TypeVar("ChunkT")
@@ -87,6 +92,8 @@ class Sessions(_ClientVerbs[sessions.Sessions]):
     app_state = _verb(sessions.Sessions.app_state)
     user_state = _verb(sessions.Sessions.user_state)
     append = _verb(sessions.Sessions.append)
+    delete_app_state = _verb(sessions.Sessions.delete_app_state)
+    delete_user_state = _verb(sessions.Sessions.delete_user_state)
     update = _verb(sessions.Sessions.update)
     end = _verb(sessions.Sessions.end)
     delete = _verb(sessions.Sessions.delete)
@@ -146,6 +153,11 @@ class Run:
         return self._target.is_new
 
     @property
+    def forked_from(self) -> ForkedFrom | None:
+        """Where the run comes from, if `fork` has returned it."""
+        return self._target.forked_from
+
+    @property
     def ended(self) -> bool:
         """Whether this client knows that the run has ended."""
         return self._target.ended
@@ -172,8 +184,15 @@ class Run:
     fail = _verb(run.Run.fail)
     cancel = _verb(run.Run.cancel)
     faults = _verb(run.Run.faults)
+    read_blob = _verb(run.Run.read_blob)
     repair = _verb(run.Run.repair)
+    view = _verb(run.Run.view)
+    state_changes = _verb(run.Run.state_changes)
     record = _verb(run.Run.record)
+
+    @wraps(run.Run.fork)
+    def fork(self, **options: Unpack[ForkOptions]) -> "Run":
+        return Run(self._connection, self._call(lambda target: target.fork(**options)))
 
     @wraps(run.Run.publish_batch)
     def publish_batch(self, batch: Iterable[Data | AnyEvent], *, late: bool = False) -> list[Position]:
@@ -205,29 +224,37 @@ class Run:
         return BackgroundReading(self._target.events(), self._loop).all()
 
     @overload
-    def ledger(self) -> list[Message]: ...
+    def ledger(self, **options: Unpack[AsOfOptions]) -> list[Message]: ...
 
     @overload
-    def ledger(self, format: Provider, *, lossy: Lossy = "refuse") -> Encoded: ...
+    def ledger(
+        self,
+        format: Provider,  # as over HTTP
+        *,
+        fit: Budget | None = None,
+        **options: Unpack[LedgerOptions],
+    ) -> Encoded: ...
 
     @wraps(run.Run.ledger)
     def ledger(
         self,
         format: Provider | None = None,  # noqa: A002  # as over HTTP
         *,
-        lossy: Lossy = "refuse",
+        fit: Budget | None = None,
+        **options: Unpack[LedgerOptions],
     ) -> list[Message] | Encoded:
-        if format is None:
-            return self._call(run.Run.ledger)
-        return self._call(lambda target: target.ledger(format, lossy=lossy))
+        ledger: Any = run.Run.ledger  # whose overloads do not have all of these together
+        answer: list[Message] | Encoded = self._call(
+            lambda target: ledger(target, format, fit=fit, **options)
+        )
+        return answer
 
     def record_stream(
         self,
         stream: Iterable[ChunkT],
         *,
-        provider: Provider | None = None,
-        request: Encoded | None = None,
-        **envelope: Unpack[ResponseEnvelope],
+        into: Recorded | None = None,
+        **options: Unpack[RecordOptions],
     ) -> Generator[ChunkT, None, None]:
         """Yields the chunks of a model's stream untouched, and publishes their content in the
         background. The stream is read in the thread that reads the chunks.
@@ -236,7 +263,7 @@ class Run:
         closed early, what arrived is published and marked as unfinished. Takes what `record` takes.
         """
         handed: _HandedOver[ChunkT] = _HandedOver()
-        recorded = self._target.record_stream(handed, provider=provider, request=request, **envelope)
+        recorded = self._target.record_stream(handed, into=into, **options)
         return self._recorded(stream, handed, recorded)
 
     def _recorded(
@@ -333,19 +360,25 @@ class Runfold:
         target = self._connection.call(lambda client: client.get_run(run_id, turn_id=turn_id))
         return Run(self._connection, target)
 
-    def session_runs(self, session_id: str) -> list[Run]:
-        """The runs of a session, in the order of their opening. Reads the whole catalog."""
-        targets = self._connection.call(lambda client: client.session_runs(session_id))
-        return [Run(self._connection, target) for target in targets]
+    @wraps(runfold.Runfold.delete_run)
+    def delete_run(self, run_id: str) -> None:
+        self._connection.call(lambda client: client.delete_run(run_id))
 
-    def runs(self) -> list[Run]:
-        """All runs, in the order of their opening. Reads the whole catalog."""
-        targets = self._connection.call(runfold.Runfold.runs)
-        return [Run(self._connection, target) for target in targets]
+    def session_runs(self, session_id: str) -> Generator[Run, None, None]:
+        """The runs of a session, in the order of their opening. Reads the whole catalog first, and
+        holds the session's runs alone.
+        """
+        yield from _runs(self._connection, lambda client: client.session_runs(session_id))
+
+    def runs(self) -> Generator[Run, None, None]:
+        """All runs, in the order of the catalog, while the catalog is read:
+        `runfold.Runfold.runs` has the details.
+        """
+        yield from _runs(self._connection, runfold.Runfold.runs)
 
     def history(self, *, session_id: str | None = None) -> Generator[tuple[Run, Admitted], None, None]:
-        """The log of every run, or of a session's runs, one run after the other in the order of
-        their opening.
+        """The log of every run, or of a session's runs, one run after the other, in the order of
+        `runs` or `session_runs`.
         """
 
         async def history(client: runfold.Runfold) -> AsyncIterator[tuple[run.Run, Admitted]]:
@@ -354,6 +387,17 @@ class Runfold:
         reading = BackgroundReading(self._connection.call(history), background())
         for target, admitted in reading.all():
             yield Run(self._connection, target), admitted
+
+
+def _runs(
+    connection: KeptConnection[runfold.Runfold],
+    runs_of: Callable[[runfold.Runfold], AsyncIterator[run.Run]],
+) -> Generator[Run, None, None]:
+    async def runs(client: runfold.Runfold) -> AsyncIterator[run.Run]:
+        return runs_of(client)
+
+    for target in BackgroundReading(connection.call(runs), background()).all():
+        yield Run(connection, target)
 
 
 class _SentFuture(Future[Position]):

@@ -43,7 +43,7 @@ async def test_a_deleted_run_is_found_by_no_read_and_known_to_be_deleted(runs):
     await runs.delete([(life(), 3)])
 
     await check_gone(runs)
-    assert await runs.ends([3]) == {"run-1": ("life-1", -1)}
+    assert await runs.ends([3]) == await runs.ends_of(["run-1"]) == {"run-1": ("life-1", -1)}
 
 
 async def test_nothing_brings_a_deleted_run_back(runs):

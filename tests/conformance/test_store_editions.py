@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
+from tests.processes import free_port
 
-from runfold.local import free_port
 from runfold.store import database
 from runfold.store import editions as pointing
 from runfold.store.database import CLIENT, Database, connect
-from runfold.store.editions import Editions, new_edition
+from runfold.store.editions import Editions, Pointer, new_edition
 from runfold.store.pages import PageStore, pages_of
 from runfold.store.runs import RunFilter, RunState, RunStore
 from runfold_projections.run import RunRecord
@@ -69,12 +69,12 @@ async def test_a_rebuild_begins_joins_and_switches_in_this_order(editions):
     assert not await editions.join(old=first, new=second)
     assert not await editions.switch(old=first, new=second)
     assert await editions.begin(old=first, new=second)
-    assert await editions.pointer() == (first, second, None, None)
+    assert await editions.pointer() == Pointer(first, second, None, None)
     assert not await editions.switch(old=first, new=second)
     assert await editions.join(old=first, new=second)
-    assert await editions.pointer() == (first, second, second, None)
+    assert await editions.pointer() == Pointer(first, second, second, None)
     assert await editions.switch(old=first, new=second)
-    assert await editions.pointer() == (second, None, None, first)
+    assert await editions.pointer() == Pointer(second, None, None, first)
 
 
 async def test_a_rebuild_that_another_one_overtook_gets_no_further(editions):
@@ -84,7 +84,7 @@ async def test_a_rebuild_that_another_one_overtook_gets_no_further(editions):
 
     assert await editions.begin(old=first, new=third)
 
-    assert await editions.pointer() == (first, third, None, None)
+    assert await editions.pointer() == Pointer(first, third, None, None)
     assert not await editions.switch(old=first, new=second)
     assert await editions.join(old=first, new=third)
     assert await editions.switch(old=first, new=third)
@@ -98,10 +98,10 @@ async def test_a_rebuild_that_gives_up_is_neither_built_nor_read_any_more(editio
     await editions.join(old=first, new=second)
 
     await editions.give_up(third)
-    assert await editions.pointer() == (first, second, second, None)
+    assert await editions.pointer() == Pointer(first, second, second, None)
     await editions.give_up(second)
 
-    assert await editions.pointer() == (first, None, None, None)
+    assert await editions.pointer() == Pointer(first, None, None, None)
     assert not await editions.switch(old=first, new=second)
 
 
@@ -112,7 +112,7 @@ async def test_joining_ends_by_itself(editions, monkeypatch):
 
     assert await editions.join(old=first, new=second)
 
-    assert await editions.pointer() == (first, second, None, None)
+    assert await editions.pointer() == Pointer(first, second, None, None)
     assert not await editions.switch(old=first, new=second)
 
 

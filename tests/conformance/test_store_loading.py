@@ -7,9 +7,11 @@ from tests.builders import event
 from tests.records import admit, record, records
 
 from runfold.projector.active import load
+from runfold.store.page import packed_records
 from runfold.store.pages import PageStore, pages_of
 from runfold.store.runs import RunState
 from runfold_projections.admission import Admission
+from runfold_projections.chain import START, extend
 from runfold_projections.run import RunRecord, fold
 from runfold_schemas.codec import Record
 from runfold_schemas.events import AssistantMessage, UserMessage
@@ -49,6 +51,8 @@ async def test_a_run_is_loaded_as_if_nothing_had_happened(
     later = [*LOGGED, record(event(UserMessage(message="new")), 60)]
     assert run.next_offset == 60
     assert run.record == state_after(60).record
+    # The states of this test are those of an earlier version, which has no chain.
+    assert run.chain == extend(START, packed_records(LOGGED))
     for one in later:
         again_there = record_at(one, 61)
         assert run.admission.admit(again_there).outcome == everything.admit(again_there).outcome

@@ -10,7 +10,7 @@ import pytest
 from tests.builders import EPOCH, event_id
 
 from runfold.store.revisions import RevisionStore
-from runfold_projections.memory import Ending, Revision
+from runfold_projections.memory import ExpiryChange, Revision
 from runfold_schemas.memories import RESTORABLE, Memory, memory_key
 
 KEY, OTHER = memory_key("b", "m"), memory_key("b", "n")
@@ -101,7 +101,7 @@ async def test_the_revisions_of_a_deleted_memory_expire_with_it(revisions):
     soon = NOW + timedelta(hours=1)
     await revisions.save([(KEY, revision(1)), (KEY, revision(2, expires_at=soon)), (OTHER, revision(3))])
 
-    await revisions.end([(KEY, Ending(DELETED, 2, undone=False))])
+    await revisions.end([(KEY, ExpiryChange(DELETED, 2, undone=False))])
 
     kept = {
         one.offset: one.expires_at
@@ -114,10 +114,10 @@ async def test_the_revisions_of_a_deleted_memory_expire_with_it(revisions):
 
 async def test_rolling_back_lets_them_live_as_long_as_before(revisions):
     await revisions.save([(KEY, revision(1)), (KEY, revision(2))])
-    await revisions.end([(KEY, Ending(DELETED, 2, undone=False))])
+    await revisions.end([(KEY, ExpiryChange(DELETED, 2, undone=False))])
 
     await revisions.save([(KEY, revision(3))])
-    await revisions.end([(KEY, Ending(DELETED, 3, undone=True))])
+    await revisions.end([(KEY, ExpiryChange(DELETED, 3, undone=True))])
 
     assert await listed(revisions, now=UNTIL) == [3, 2, 1]
     assert await revisions.get(KEY, 1, now=NOW) == revision(1)
@@ -132,12 +132,12 @@ async def test_what_a_deletion_has_ended_is_there_for_a_rollback_that_is_folded_
     now = datetime.now(UTC)
     deleted_at = now - timedelta(days=30)
     await revisions.save([(KEY, revision(1))])
-    await revisions.end([(KEY, Ending(deleted_at, 2, undone=False))])
+    await revisions.end([(KEY, ExpiryChange(deleted_at, 2, undone=False))])
 
     assert await listed(revisions, now=now) == []
     [stored] = await store[f"revisions.{edition}"].find().to_list(None)
     assert stored["expires"] > now + timedelta(days=6)
-    await revisions.end([(KEY, Ending(deleted_at, 3, undone=True))])
+    await revisions.end([(KEY, ExpiryChange(deleted_at, 3, undone=True))])
 
     assert await listed(revisions, now=now) == [1]
 
@@ -145,10 +145,10 @@ async def test_what_a_deletion_has_ended_is_there_for_a_rollback_that_is_folded_
 async def test_what_was_deleted_before_a_new_life_ends_all_the_same(revisions):
     await revisions.save([(KEY, revision(1))])
     later = DELETED + timedelta(hours=1)
-    await revisions.end([(KEY, Ending(DELETED, 2, undone=False))])
+    await revisions.end([(KEY, ExpiryChange(DELETED, 2, undone=False))])
     await revisions.save([(KEY, revision(3))])
-    await revisions.end([(KEY, Ending(later, 4, undone=False))])
-    await revisions.end([(KEY, Ending(later, 5, undone=True))])
+    await revisions.end([(KEY, ExpiryChange(later, 4, undone=False))])
+    await revisions.end([(KEY, ExpiryChange(later, 5, undone=True))])
 
     assert await listed(revisions, now=later + RESTORABLE) == [3]
 
@@ -158,9 +158,9 @@ async def test_a_late_owner_changes_nothing(revisions, order):
     """Whatever it repeats of what another one has done further."""
     await revisions.save([(KEY, revision(1))])
     endings = [
-        (KEY, Ending(DELETED, 2, undone=False)),
-        (KEY, Ending(DELETED, 3, undone=True)),
-        (KEY, Ending(DELETED + timedelta(hours=1), 4, undone=False)),
+        (KEY, ExpiryChange(DELETED, 2, undone=False)),
+        (KEY, ExpiryChange(DELETED, 3, undone=True)),
+        (KEY, ExpiryChange(DELETED + timedelta(hours=1), 4, undone=False)),
     ]
     await revisions.end(endings)
     before = await revisions.all(now=NOW)

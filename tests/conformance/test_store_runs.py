@@ -159,6 +159,7 @@ async def test_runs_are_parked_and_woken(runs):
     assert await runs.active([]) == []
     assert await runs.ends([2, 3]) == {"b": ("life-1", 0), "c": ("life-1", 7)}
     assert await runs.ends([3]) == {}
+    assert await runs.ends_of(["c", "none"]) == {"c": ("life-1", 7)}
 
     await runs.set_active(["c"], active=True)
 

@@ -14,9 +14,14 @@ from tests.records import admit
 
 from runfold.store.pages import pack, unpack
 from runfold_projections.admission import Admission, Admitted
+from runfold_projections.budget import Budget
+from runfold_projections.fitting import fit, place_messages
 from runfold_projections.ledger import build_messages_from_events
+from runfold_projections.message_tokens import TokenCounter
 from runfold_projections.run import RunRecord, fold
+from runfold_projections.usage import ModelUsage, RunUsage, fold_usage
 from runfold_schemas.codec import Record
+from runfold_schemas.messages import Message
 
 FOLDER = Path(__file__).parent
 HISTORIES = sorted(FOLDER.glob("*.jsonl"))
@@ -55,6 +60,38 @@ def test_the_run_record_is_what_it_was(history):
     assert fold(RunRecord(run_id=run.run_id), admit(read(history), run.run_id)) == run
 
 
+def test_tokens_have_one_meaning_whichever_version_recorded_them():
+    history = FOLDER / "token-usage.jsonl"
+    rows = [ModelUsage.model_validate(row) for row in expected(history)["usage"]]
+
+    usage = fold_usage(RunUsage(), admit(read(history), "run-1"))
+
+    assert list(usage.models) == rows
+    assert usage.totals == RunRecord.model_validate(expected(history)["run"]).usage
+    # Five providers as two versions recorded them, and three ways of a caller's own: each has the
+    # one prompt of 1,210 tokens, and a last call has 300,000.
+    assert usage.totals.input_tokens == (5 * 2 + 3) * 1210 + 300_000
+
+
+def test_a_long_talk_is_fitted_as_it_was():
+    history = FOLDER / "long-talk.jsonl"
+    admitted = admit(read(history), "run-1")
+    conversation = place_messages(
+        (one.record.offset, one.event) for one in admitted if one.counts and one.event is not None
+    )
+
+    for tokens, shown in expected(history)["fitted"].items():
+        fitted = fit(conversation, Budget(tokens=int(tokens)), "anthropic", TokenCounter("letters", len))
+        texts = [message.parts[0].text for message in fitted.messages if _is_of_user(message)]
+        assert shown == {
+            "tokens": fitted.tokens,
+            "messages": len(fitted.messages),
+            "user": texts,
+            "left_out": len(fitted.left_out),
+            "end_offset": fitted.end_offset,
+        }
+
+
 @every_history
 def test_the_messages_are_what_they_were(history):
     assert _messages(admit(read(history), expected(history)["run"]["run_id"])) == _exact(
@@ -85,6 +122,10 @@ def test_no_history_was_edited_and_none_is_missing():
 
     assert {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items()} == sums
     assert len(HISTORIES) >= 3
+
+
+def _is_of_user(message: Message) -> bool:
+    return message.role == "user" and message.parts[0].type == "text"
 
 
 def _messages(admitted: Iterable[Admitted]) -> list[str]:

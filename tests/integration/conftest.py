@@ -10,18 +10,21 @@ import pytest
 from tests.ingesting import is_ready, ready_ingest
 from tests.processes import until
 from tests.querying import Projected, projected, query, served
-from tests.session_verbs import Projector
+from tests.session_verbs import WAYS, Projector, opened
 
 from runfold import Runfold
 from runfold.api.app import build_app
+from runfold.client.session import SessionVerbs
 from runfold.settings import Settings
 
 
 @pytest.fixture(scope="module")
 def settings(kafka: str, mongo: str) -> Settings:
-    """Those of the module's services: runs that no other module has, and little patience."""
+    """Those of the module's services: runs that no other module has, and patience for a projector
+    on a busy machine.
+    """
     name = f"t{uuid4().hex[:8]}"
-    return Settings(kafka=kafka, mongo=mongo, prefix=name, database=name, wait_timeout_seconds=3)
+    return Settings(kafka=kafka, mongo=mongo, prefix=name, database=name, wait_timeout_seconds=20)
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +77,22 @@ async def url(settings: Settings, stored: Projected) -> AsyncIterator[str]:
     async with served(build_app(settings)) as client:
         await until(lambda: is_ready(client), what="the API's connection to Kafka")
         yield str(client.base_url)
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    """A way of sessions: over the log alone, with MongoDB, or over HTTP."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+async def sessions(way: str, settings: Settings, projector: Projector) -> AsyncIterator[SessionVerbs]:
+    async with opened(way, settings) as sessions:
+        yield sessions
+
+
+@pytest.fixture(scope="module")
+async def others(way: str, settings: Settings, projector: Projector) -> AsyncIterator[SessionVerbs]:
+    """The sessions of another process."""
+    async with opened(way, settings) as sessions:
+        yield sessions

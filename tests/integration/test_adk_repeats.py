@@ -1,5 +1,5 @@
 """Appends of ADK whose answer was lost: the same call again counts once, and is told if others came
-meanwhile.
+meanwhile. With encryption and without.
 """
 
 import pytest
@@ -9,6 +9,7 @@ from google.adk.sessions.session import Session
 from tests import adk_services
 from tests.adk_services import THEIRS, USER, change, said, stored
 from tests.querying import Projected
+from tests.sealed_services import sealed_settings
 from tests.session_verbs import check_rebuild
 
 from runfold import UnavailableError
@@ -16,11 +17,23 @@ from runfold.adk import RunfoldSessionService
 from runfold.client.session import SessionVerbs
 from runfold.settings import Settings
 
-pytestmark = pytest.mark.skipif(THEIRS is not None, reason="only our service loses answers here")
+pytestmark = [
+    pytest.mark.skipif(THEIRS is not None, reason="only our service loses answers here"),
+    pytest.mark.usefixtures("settings"),  # which `opening` requests too late for its parameters
+]
 
 app, opening, service = adk_services.app, adk_services.opening, adk_services.service
 
 EVENT = change({"k": 1, "temp:t": 1, "app:a": 1})
+
+
+@pytest.fixture(scope="module", params=["clear", "sealed"])
+def settings(
+    request: pytest.FixtureRequest, kafka: str, mongo: str, tmp_path_factory: pytest.TempPathFactory
+) -> Settings:
+    """Those of a tenant with encryption, whose ids of events are keyed, and of one without."""
+    settings = sealed_settings(kafka, mongo, tmp_path_factory.mktemp("keys"))
+    return settings if request.param == "sealed" else settings.model_copy(update={"encryption_key": None})
 
 
 @pytest.fixture

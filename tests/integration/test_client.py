@@ -10,8 +10,8 @@ import pytest
 from runfold.client.run import Run
 from runfold.client.runfold import Runfold
 from runfold.client.session_log import LogSessionReader
-from runfold.log import reader
-from runfold.log.driver import stop
+from runfold.log import leaders
+from runfold.log.driver import close
 from runfold.log.publisher import Outgoing
 from runfold_schemas.errors import InvalidEventError, RejectedError, UnavailableError
 from runfold_schemas.events import PlannerNote, UserMessage
@@ -22,7 +22,7 @@ HELLO = UserMessage(message="hello")
 
 @pytest.fixture
 async def runfold(kafka: str, prefix: str) -> AsyncIterator[Runfold]:
-    async with Runfold(kafka, prefix=prefix) as connected:
+    async with Runfold(kafka, prefix=prefix, create_topics=True) as connected:
         yield connected
 
 
@@ -216,18 +216,18 @@ async def test_only_the_runs_of_a_session_are_made(runfold: Runfold, monkeypatch
     run_of = runfold.connection.run_of
     monkeypatch.setattr(runfold.connection, "run_of", lambda life: made.append(life.run_id) or run_of(life))
 
-    assert [run.run_id for run in await runfold.session_runs("s-1")] == run_ids[1::2]
+    assert [run.run_id async for run in runfold.session_runs("s-1")] == run_ids[1::2]
     assert made == run_ids[1::2]
 
 
 async def test_a_client_that_was_left_says_so_and_can_be_entered_again(kafka: str, prefix: str):
-    client = Runfold(kafka, prefix=prefix)
+    client = Runfold(kafka, prefix=prefix, create_topics=True)
     async with client:
         run = await client.open_run(agent_id="a")
         session = await client.sessions.create(app="a")
     calls = [
         lambda: client.open_run(agent_id="a"),
-        client.runs,
+        lambda: anext(client.runs()),
         lambda: client.sessions.append(session.session_id, HELLO),
         lambda: client.memories.create_bank("b"),
         lambda: run.publish(HELLO),
@@ -264,11 +264,11 @@ async def test_a_read_that_stops_early_closes_its_consumer_at_once(
     log = runfold.connection.log_of(run.life)
     stopped = []
 
-    async def stopping(consumer: Any) -> None:
-        await stop(consumer)
-        stopped.append(consumer)
+    async def closing(client: Any) -> None:
+        await close(client)
+        stopped.append(client)
 
-    monkeypatch.setattr(reader, "stop", stopping)
+    monkeypatch.setattr(leaders, "close", closing)
 
     assert await log.ended_before(2)
 

@@ -9,7 +9,7 @@ import asyncio, logging, sys
 from runfold import PlannerNote, Runfold
 
 async def main():
-    async with Runfold(sys.argv[1], prefix=sys.argv[2]) as runfold:
+    async with Runfold(sys.argv[1], prefix=sys.argv[2], create_topics=True) as runfold:
         runs = await asyncio.gather(*(runfold.open_run(agent_id="a") for _ in range(30)))
         await asyncio.gather(*(run.publish(PlannerNote(note="n")) for run in runs))
 

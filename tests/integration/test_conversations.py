@@ -21,16 +21,19 @@ PROCESSES = 3
 async def test_real_conversations_come_back_from_query_from_the_log_and_after_a_rebuild(
     kafka: str, mongo: str, prefix: str, database: str
 ) -> None:
-    settings = Settings(kafka=kafka, mongo=mongo, prefix=prefix, database=database, retire_seconds=0.5)
+    settings = Settings(
+        kafka=kafka,
+        mongo=mongo,
+        prefix=prefix,
+        database=database,
+        retire_seconds=0.5,
+        wait_timeout_seconds=20,
+    )
     recorded = {str(one["id"]): [plain(message) for message in one["messages"]] for one in conversations()}
     async with projected(settings), query(settings) as client:
         await asyncio.gather(*(publish(kafka, prefix, number) for number in range(PROCESSES)))
 
-        async def all_completed() -> bool:
-            answer = (await client.get("/v1/runs", params={"status": "completed", "limit": 200})).json()
-            return len(answer["runs"]) == len(recorded)
-
-        await until(all_completed, what="the end of all conversations")
+        await until(lambda: are_completed(client, recorded), what="the end of all conversations")
         assert await read(client, recorded, source="snapshot") == recorded
         assert await read(client, recorded, source="log") == recorded
 
@@ -38,7 +41,7 @@ async def test_real_conversations_come_back_from_query_from_the_log_and_after_a_
         await rebuild(settings, report=lambda _: None, switched=lambda: None)
         # The worker above stays with the edition that is gone; what is read now is what the rebuild
         # wrote.
-        await until(lambda: switched(client, recorded), what="the rebuilt runs")
+        await until(lambda: are_completed(client, recorded), what="the rebuilt runs")
         assert await read(client, recorded, source="snapshot") == recorded
         assert (await client.get("/v1/sessions/conversations/ledger")).json() == before
 
@@ -57,6 +60,6 @@ async def read(client: httpx.AsyncClient, recorded: dict[str, Any], *, source: s
     return found
 
 
-async def switched(client: httpx.AsyncClient, recorded: dict[str, Any]) -> bool:
+async def are_completed(client: httpx.AsyncClient, recorded: dict[str, Any]) -> bool:
     answer = await client.get("/v1/runs", params={"status": "completed", "limit": 200})
     return answer.status_code == 200 and len(answer.json()["runs"]) == len(recorded)

@@ -24,7 +24,25 @@ from runfold.settings import Settings
 NOT_RUN = {
     ("README.md", "start"): "they start a stack of their own; test_dev and every other test cover them",
     ("README.md", "install"): "it would install from a path that is not there",
+    ("archive.md", "install"): "it would install from a path that is not there",
+    ("archive.md", "archiver"): "it starts a service; test_archiver has one",
     ("sessions.md", "endless"): "it follows a session that goes on; read.md follows a run that has ended",
+    ("operate.md", "quarantine"): "nothing is in quarantine there; test_quarantine_command runs each of them",
+    ("operate.md", "dead-letters"): "no dead letter is there; test_dead_letters runs each of them",
+    ("operate.md", "backup"): "they stop the stack; test_dev runs them between its two stacks",
+    ("operate.md", "torn"): "nothing is torn there; tests/hostile/test_restore.py has each case",
+    ("console.md", "keys"): "the API there has no authentication; tests/security runs each of them",
+    ("access.md", "keys"): "the API there has no authentication; tests/security runs each of them",
+    ("access.md", "effects"): "it would leave a file; test_effect_keys runs it",
+    ("tenants.md", "tenants"): "the API there has no tenants; test_tenant_commands runs each of them",
+    ("encryption.md", "encryption"): "it starts a service; tests/security/test_encryption.py has one",
+    ("evidence.md", "evidence"): "no projector signs there; tests/security runs each of them",
+    ("erasure.md", "erasure"): "it would erase what other pages show; tests/security runs each of them",
+    ("observe.md", "tracer"): "it runs for ever; test_tracer has a collector",
+    ("observe.md", "levels"): "it starts a service that runs for ever; test_log_lines has levels",
+    ("moving.md", "litellm"): "LiteLLM is not installed",
+    ("moving.md", "langgraph"): "LangChain is not installed",
+    ("moving.md", "ai-sdk"): "the AI SDK is a package of JavaScript",
     ("memories.md", "model"): "it starts a stack; the API of the test has a model that follows a script",
 }
 """The blocks that no test runs, by page and name, and the reason."""
@@ -38,7 +56,9 @@ LIVES_IN_LYON = ScriptedModel(
 @pytest.fixture
 def settings(kafka: str, mongo: str, prefix: str) -> Settings:
     """Those of one page."""
-    return Settings(kafka=kafka, mongo=mongo, prefix=prefix, database=prefix, retire_seconds=2)
+    return Settings(
+        kafka=kafka, mongo=mongo, prefix=prefix, database=prefix, retire_seconds=2, wait_timeout_seconds=20
+    )
 
 
 @pytest.fixture
@@ -69,7 +89,7 @@ async def story(
     (tmp_path / ".curlrc").write_text('silent\nshow-error\nfail-with-body\nwrite-out = "\\n"\n')
     address = url.removeprefix("http://")
     replacements = {
-        "mongodb://127.0.0.1:27017/?replicaSet=rs0": settings.mongo,
+        "mongodb://127.0.0.1:27017/?replicaSet=rs0": settings.mongo.get_secret_value(),
         'Runfold("127.0.0.1:9092"': f'Runfold("{settings.kafka}", prefix="{settings.prefix}"',
         "127.0.0.1:9092": settings.kafka,
         "127.0.0.1:8080": address,

@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.querying import POLL_SECONDS, Projected, Sent, query_and_reading, sent_events
+from tests.processes import DEADLINE_SECONDS, until
+from tests.querying import Projected, Sent, query_and_reading, sent_events
 
 from runfold import AssistantMessage, PlannerNote, Run, ToolCall, UserMessage
 from runfold.query.events import EventFilter
@@ -39,11 +40,11 @@ class Following:
         self._events = sent_events(response)
 
     async def take(self, count: int) -> list[Sent]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             return [await anext(self._events) for _ in range(count)]
 
     async def rest(self) -> list[Sent]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             return [event async for event in self._events]
 
 
@@ -153,17 +154,20 @@ async def test_many_followers_share_one_tail_that_lets_go_when_they_leave(
     client: httpx.AsyncClient, reading: Reading, stored: Projected
 ):
     runs = [await stored.run() for _ in range(3)]
+    await until(lambda: nobody_follows(reading), what="the end of the followers before")
 
     async with AsyncExitStack() as stack:
         followers = [await following(stack, client, run, first_offset=1) for run in runs for _ in range(10)]
         await asyncio.gather(*(run.publish(UserMessage(message=run.run_id)) for run in runs))
         got = [(await follower.take(1))[0].data["event"]["run_id"] for follower in followers]
         assert reading.live.followed_runs == 3
-    async with asyncio.timeout(10):
-        while reading.live.followed_runs:
-            await asyncio.sleep(POLL_SECONDS)
+    await until(lambda: nobody_follows(reading), what="the end of the tail's work")
 
     assert got == [run.run_id for run in runs for _ in range(10)]
+
+
+async def nobody_follows(reading: Reading) -> bool:
+    return not reading.live.followed_runs
 
 
 async def test_followers_who_are_up_to_date_read_nothing_but_the_tail(
@@ -197,7 +201,7 @@ async def test_a_slow_follower_reads_the_history_again_and_misses_nothing(
         offset = 0
         for _ in range(6):
             offset = await stored.publish(run, *(PlannerNote(note=text) for _ in range(10)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while follower.next_offset <= offset:
                 received.append(await anext(stream))
 
@@ -210,5 +214,8 @@ async def test_a_quiet_stream_is_kept_alive(reading: Reading, stored: Projected)
     run = await stored.run()
     follower = Follower(run.run_id, 1, EventFilter(), keep_alive_seconds=0.01)
 
-    async with aclosing(follower.stream(reading.live, reading.runs)) as stream, asyncio.timeout(10):
+    async with (
+        aclosing(follower.stream(reading.live, reading.runs)) as stream,
+        asyncio.timeout(DEADLINE_SECONDS),
+    ):
         assert [await anext(stream) for _ in range(3)][1:] == [b": keep-alive\n\n"] * 2

@@ -5,17 +5,18 @@ lines.
 import asyncio
 import json
 import os
-import pty
 import re
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from subprocess import PIPE
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.forking import Forked, runfold_process
 from tests.processes import environment, until
+from tests.terminals import shown_in_a_terminal
 
 from runfold import (
     AssistantMessage,
@@ -32,13 +33,13 @@ from runfold import (
 from runfold.settings import Settings
 from runfold_schemas.sessions import FrameworkEvent, StateChanged, joined
 
-END_SECONDS = 15
+END_SECONDS = 60
 
 
 class Following:
     """A command at work, and the lines it has printed."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Forked) -> None:
         self.process = process
         self.lines: list[str] = []
         self.errors: list[str] = []
@@ -64,10 +65,10 @@ class Following:
 
 @asynccontextmanager
 async def command(settings: Settings, *arguments: str, **variables: str) -> AsyncIterator[Following]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "runfold.cli", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+    process = await runfold_process(
+        *arguments,
+        stdout=PIPE,
+        stderr=PIPE,
         env=os.environ | {"NO_COLOR": "1", "TZ": "UTC"} | environment(settings) | variables,
     )
     following = Following(process)
@@ -112,7 +113,7 @@ async def test_a_run_is_shown_from_its_beginning_and_on_until_it_ends(settings: 
         (3, "call", 'trains {"to": "Lyön"}'),
         (4, "result", 'trains ["07:04"]'),
         (5, "error", 'weather "down"'),
-        (6, "assistant", "At 07:04. [31m"),
+        (6, "assistant", r"At 07:04.\x1b[31m"),
         (6, "state", 'to="Lyon" n=[1]'),
         (7, "state", "user:k=null"),
         (8, "usage", "m: 3 tokens in, 2 out"),
@@ -200,21 +201,13 @@ async def test_in_a_terminal_a_line_is_no_wider_than_that(settings: Settings, ru
     run = await run_of(runfold)
     await run.publish(UserMessage(message="漢字 " * 100))
     await run.complete()
-    here, there = pty.openpty()
+    variables = {"NO_COLOR": "1", "COLUMNS": "60", "TERM": "xterm"} | environment(settings)
 
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "runfold.cli", "follow", run.run_id),
-        stdout=there,
-        env=os.environ | {"NO_COLOR": "1", "COLUMNS": "60", "TERM": "xterm"} | environment(settings),
-    )
-    async with asyncio.timeout(END_SECONDS):
-        assert await process.wait() == 0
-    shown = re.sub(r"\x1b\[\d*m", "", os.read(here, 10_000).decode()).splitlines()
-    os.close(here)
-    os.close(there)
+    shown = await shown_in_a_terminal("follow", run.run_id, env=os.environ | variables, seconds=END_SECONDS)
 
-    assert [line.rstrip().endswith("…") for line in shown] == [False, True, False]
-    assert sum(2 if char in "漢字" else 1 for char in shown[1].rstrip()) <= 60
+    lines = re.sub(r"\x1b\[\d*m", "", shown).splitlines()
+    assert [line.rstrip().endswith("…") for line in lines] == [False, True, False]
+    assert sum(2 if char in "漢字" else 1 for char in lines[1].rstrip()) <= 60
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -178,13 +178,13 @@ async def test_one_to_five_facts_with_a_text_are_taken(world, without_model, giv
 
 
 async def test_what_needs_a_model_says_how_to_configure_one(world, without_model):
-    runs = len(await world.runfold.runs())
+    runs = len([run async for run in world.runfold.runs()])
 
     for source in (HELLO, SessionSource("s")):
         with pytest.raises(NoModelError, match="RUNFOLD_GENERATION_MODEL"):
             await without_model.generate(world.bank, world.scope, source)
 
-    assert len(await world.runfold.runs()) == runs
+    assert len([run async for run in world.runfold.runs()]) == runs
 
 
 async def test_a_conversation_is_a_log_with_its_trigger_and_its_answer(world, generator, model):
@@ -286,7 +286,7 @@ async def test_times_to_live_are_the_banks(world, without_model):
 
     for record, seconds in ((created, 1_000), (updated, 90_000)):
         lives = record.memory.expires_at - record.updated_at
-        assert abs(lives - timedelta(seconds=seconds)) < timedelta(seconds=5)
+        assert abs(lives - timedelta(seconds=seconds)) < timedelta(seconds=30)
 
 
 async def test_a_session_of_ours_is_remembered_within_a_range_of_time(world, generator, model):
@@ -319,7 +319,7 @@ async def test_a_generation_that_fails_changes_nothing_and_says_why(world, gener
         await generator.generate(world.bank, world.scope, HELLO)
 
     assert await world.facts() == []
-    run = (await world.runfold.runs())[-1]
+    run = max([run async for run in world.runfold.runs()], key=lambda run: run.life.log_id)
     events = [event async for event in run.events()]
     assert [event.type for event in events][-2:] == ["memories_generated", "run_failed"]
     assert isinstance(events[-2].data, MemoriesGenerated)

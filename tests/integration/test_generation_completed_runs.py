@@ -4,10 +4,12 @@ is there to see it.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.consumer_groups import has_members
 from tests.memory_verbs import check_memories_rebuild
 from tests.processes import until
 from tests.remembering import ScriptedModel
@@ -159,6 +161,9 @@ async def test_a_run_that_completes_while_nobody_is_there_is_remembered_later(wo
 
 async def test_of_two_processes_one_asks_the_model(world):
     async with world.process(), world.process():
+        # Until both have their part of the catalog, a run may be given to one after the other.
+        group = f"{world.settings.prefix}.generation"
+        await until(partial(has_members, world.settings, group, 2), what="both members of the group")
         run = await world.run()
         await run.complete()
         await world.remembered(run)
@@ -201,14 +206,14 @@ async def test_a_run_that_cannot_be_remembered_holds_up_no_other_one(world, monk
     if mistake is None:
         await world.runfold.open_run(agent_id="somebody else", run_id=await world.log_id(wrong))
     else:
-        completed_at = completed_runs._completed_at
+        own_part = completed_runs._own_part
 
-        async def fail(runfold: Runfold, life: Life) -> int | None:
+        async def fail(runfold: Runfold, life: Life) -> range | None:
             if life.run_id == wrong.run_id:
                 raise mistake
-            return await completed_at(runfold, life)
+            return await own_part(runfold, life)
 
-        monkeypatch.setattr(completed_runs, "_completed_at", fail)
+        monkeypatch.setattr(completed_runs, "_own_part", fail)
     async with world.process():
         await wrong.complete()
         await right.complete()

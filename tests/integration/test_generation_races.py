@@ -64,10 +64,11 @@ class World:
 
     async def told(self) -> list[MemoryChange]:
         """What `{prefix}.memories` has of the scope, without what comes again."""
+        log = self.runfold.connection.settings
         found = [
             one.event.data
-            for at in partitions_of(self.runfold.connection.topics.memories)
-            async for one in read_counting(self.settings.log(), at)
+            for at in partitions_of(log.topics, log.topics.memories)
+            async for one in read_counting(log, at, ())
         ]
         created = {
             one.memory_id
@@ -77,10 +78,19 @@ class World:
         return [one for one in found if one.memory_id in created]
 
     def forwarding(self, run: Run) -> Any:
-        """The log of a generation, appended to by a client that forwards what it publishes."""
+        """The log of a generation, appended to by a client that forwards what it publishes. Nothing
+        is sealed here, whoever the subject is.
+        """
+
+        async def publish(data: Any, *, subject: str | None = None, **envelope: Any) -> Any:
+            return await run.publish(data, **envelope)
+
+        async def publish_batch(batch: Any, *, subject: str | None = None) -> Any:
+            return await run.publish_batch(batch)
+
         return SimpleNamespace(
-            append=run.publish,
-            append_batch=run.publish_batch,
+            append=publish,
+            append_batch=publish_batch,
             event=run.event,
             run_id=run.run_id,
             life=run.life,

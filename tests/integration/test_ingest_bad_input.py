@@ -9,10 +9,11 @@ from typing import Any
 import httpx
 import pytest
 from tests.ingesting import note, opened
+from tests.partitions import partition_of
 from tests.processes import until
 
 from runfold import Runfold
-from runfold.log.catalog import life_record, partition_of
+from runfold.log.catalog import life_record
 from runfold_schemas.topics import RECORD_BYTES_MAX
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -246,8 +247,9 @@ async def test_a_run_that_ended_elsewhere_is_known_once_the_catalog_says_so(
 
 
 async def announce_end(runfold: Runfold, run_id: str) -> None:
-    """What the projector that owns the run does after it has folded the end."""
+    """Ends the run, and does what the projector that owns it does after it has folded the end."""
     run = await runfold.get_run(run_id)
+    await run.complete()
     record = life_record(run.life.model_copy(update={"ended": True}))
     ack = await runfold.connection.publisher.send(
         runfold.connection.topics.catalog, record, partition=partition_of(run_id)

@@ -13,6 +13,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from pymongo import AsyncMongoClient
+from tests.processes import DEADLINE_SECONDS, free_port
 
 from runfold.local import (
     DirectoryError,
@@ -22,7 +23,6 @@ from runfold.local import (
     Service,
     StartError,
     Supervisor,
-    free_port,
     ready_line,
     ready_url,
 )
@@ -35,7 +35,8 @@ from runfold.local.lock import exclusive
 from runfold.local.mongo import find_mongod
 from runfold.local.supervisor import keep_up
 
-DEADLINE_SECONDS = 30
+STACK_SECONDS = 180
+"""How long the start or the stop of both servers may take."""
 
 OWNER = """
 import asyncio, json, signal, sys
@@ -84,7 +85,7 @@ async def test_both_servers_die_with_an_owner_that_is_killed_and_free_its_direct
     owner = await asyncio.create_subprocess_exec(
         sys.executable, "-c", OWNER, tmp_path, stdout=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(STACK_SECONDS):
         pids = json.loads(await owner.stdout.readline())
     monkeypatch.setattr(stack_module, "LOCK_SECONDS", 0)
     with pytest.raises(InUseError, match=f"in use by process {owner.pid}: stop that process"):
@@ -94,7 +95,7 @@ async def test_both_servers_die_with_an_owner_that_is_killed_and_free_its_direct
     await owner.communicate()
 
     await until(lambda: not any(alive(pid) for pid in pids))
-    async with exclusive(tmp_path / "lock", wait_seconds=1):
+    async with exclusive(tmp_path / "lock", wait_seconds=20):
         pass
 
 
@@ -107,11 +108,11 @@ async def test_ctrl_c_stops_the_servers_in_order(tmp_path):
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(STACK_SECONDS):
         pids = json.loads(await owner.stdout.readline())
 
     owner.send_signal(signal.SIGINT)
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(STACK_SECONDS):
         await owner.communicate()
 
     assert not any(alive(pid) for pid in pids)
@@ -288,7 +289,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def alive(pid: int) -> bool:
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError, FileNotFoundError):
         os.kill(pid, 0)
         # A zombie has died; in a container without an init nobody may ever reap it.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

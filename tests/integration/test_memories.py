@@ -9,7 +9,8 @@ from functools import partial
 from uuid import uuid4
 
 import pytest
-from tests.memory_verbs import check_memories_rebuild, memories_by, opened_memories
+from tests.memory_verbs import check_memories_rebuild, expiring, memories_by, opened_memories, until_passed
+from tests.processes import DEADLINE_SECONDS
 from tests.querying import Projected, projected
 from tests.session_verbs import patiently
 
@@ -176,14 +177,17 @@ async def test_what_is_created_anew_has_nothing_of_what_had_its_id_before(memori
 
 
 async def test_a_rollback_keeps_what_was_said_of_its_expiry(memories, bank):
-    soon, later = (datetime.now(UTC) + timedelta(seconds=seconds) for seconds in (0.5, 3600))
-    short = await memories.create(bank, memory(expires_at=soon))
+    later = datetime.now(UTC) + timedelta(hours=1)
     long = await memories.create(bank, memory(expires_at=later))
     await memories.delete(bank, long.memory_id)
-    while datetime.now(UTC) <= soon:
-        await asyncio.sleep(0.05)
 
-    again = await memories.rollback(bank, short.memory_id, short.revision_id)
+    async def expired_and_back(soon: datetime) -> tuple[MemoryRecord, MemoryRecord]:
+        short = await memories.create(bank, memory(expires_at=soon))
+        await until_passed(soon)
+        # Afterwards it lives for as long again, and is read in this time.
+        return short, await memories.rollback(bank, short.memory_id, short.revision_id)
+
+    (short, again), soon = await expiring(expired_and_back)
     deleted = await memories.rollback(bank, long.memory_id, long.revision_id)
 
     assert again.memory.expires_at - again.updated_at == soon - short.created_at
@@ -283,19 +287,21 @@ async def test_the_request_decides_how_long_a_revision_is_kept_then_the_bank_the
 
 
 async def test_what_has_expired_is_neither_read_nor_rolled_back_to(memories, bank):
-    soon = datetime.now(UTC) + timedelta(seconds=0.3)
-    memory_record = await memories.create(bank, memory(), revision=RevisionOptions(expires_at=soon))
-    name, revision_id = memory_record.memory_id, memory_record.revision_id
-    await memories.update(bank, name, {"fact": "b", "expires_at": datetime.now(UTC) + timedelta(seconds=0.4)})
+    soon = datetime.now(UTC) + timedelta(seconds=1)
 
-    async def is_over() -> None:
-        with pytest.raises(MemoryNotFoundError):
-            await memories.get(bank, name)
+    async def created_and_updated(later: datetime) -> MemoryRecord:
+        made = await memories.create(
+            bank, memory(expires_at=later), revision=RevisionOptions(expires_at=soon)
+        )
+        await memories.update(bank, made.memory_id, {"fact": "b", "expires_at": later})
+        return made
 
-    async with asyncio.timeout(10):
-        while datetime.now(UTC) < soon + timedelta(seconds=0.3):
-            await asyncio.sleep(0.05)
-    await is_over()
+    created, later = await expiring(created_and_updated)
+    name, revision_id = created.memory_id, created.revision_id
+    await until_passed(max(soon, later))
+
+    with pytest.raises(MemoryNotFoundError):
+        await memories.get(bank, name)
     assert (await memories.list(bank)) == ([], None)
     with pytest.raises(RevisionNotFoundError):
         await memories.revision(bank, name, revision_id)
@@ -307,11 +313,11 @@ async def test_what_has_expired_is_neither_read_nor_rolled_back_to(memories, ban
 
 
 async def test_a_banks_time_to_live_is_that_of_its_memories(memories, bank):
-    await memories.update_bank(bank, {"memory_ttl_seconds": 3600, "create_ttl_seconds": 60})
+    await memories.update_bank(bank, {"memory_ttl_seconds": 3600, "create_ttl_seconds": 7200})
 
     made = await memories.create(bank, memory())
 
-    assert made.memory.expires_at == made.created_at + timedelta(seconds=60)
+    assert made.memory.expires_at == made.created_at + timedelta(hours=2)
 
 
 async def test_lists_go_by_scope_time_and_page(memories, bank):
@@ -395,7 +401,7 @@ async def test_what_a_raw_producer_publishes_on_a_run_is_forwarded_once(memories
         found = await memories.list(bank)
         return found if found[0] else await asyncio.sleep(0.02)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while (found := await new()) is None:
             pass
     assert [one.revision_id for one in found[0]] == [said.event_id]
@@ -410,7 +416,9 @@ async def test_a_late_copy_of_a_change_changes_nothing(memories, bank, worker, s
         said = new_event(data, event_id=event_id, run_id="-", timestamp=datetime.now(UTC))
         forward = Forward(memory_key(bank, "m"), said)
         await worker.runfold.connection.publisher.wait(
-            await send_shared(worker.runfold.connection.publisher, settings.log(), forward)
+            await send_shared(
+                worker.runfold.connection.publisher, worker.runfold.connection.settings, forward
+            )
         )
 
     await publish(MemoryCreated(bank_id=bank, memory_id="m", memory=memory()))
@@ -451,11 +459,12 @@ async def test_what_is_near_can_be_filtered_by_a_function_and_is_not_asked_of_th
 
 async def test_a_change_that_cannot_be_read_in_time_is_durable_and_says_so(settings):
     name = f"m{uuid4().hex[:8]}"
-    own = settings.model_copy(update={"prefix": name, "database": name, "wait_timeout_seconds": 1})
+    own = settings.model_copy(update={"prefix": name, "database": name})
     async with projected(own), opened_memories(own) as memories:
         await memories.create_bank("b")
 
-    async with opened_memories(own) as memories:
+    hasty = own.model_copy(update={"wait_timeout_seconds": 1})
+    async with opened_memories(hasty) as memories:
         with pytest.raises(UndecidedError, match="do not repeat"):
             await memories.create("b", memory(), memory_id="m")
 
@@ -465,7 +474,7 @@ async def test_a_change_that_cannot_be_read_in_time_is_durable_and_says_so(setti
 
 async def test_mongodb_is_what_the_log_says(settings, worker):
     async def found() -> tuple[int, list[SharedDifference]]:
-        return await verify_memories(settings.log(), worker.stores, wait_seconds=20)
+        return await verify_memories(settings.log(), worker.stores, wait_seconds=DEADLINE_SECONDS)
 
     count, differences = await patiently(found)
 

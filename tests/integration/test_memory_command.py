@@ -3,18 +3,19 @@
 import asyncio
 import json
 import os
-import pty
 import re
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from subprocess import PIPE
 from typing import NamedTuple
 from uuid import uuid4
 
 import pytest
+from tests.forking import runfold_process
 from tests.memory_verbs import check_memories_rebuild
 from tests.processes import environment
 from tests.querying import projected
+from tests.terminals import shown_in_a_terminal
 
 from runfold import Runfold
 from runfold.client.memory import RevisionOptions
@@ -27,7 +28,7 @@ from runfold_projections.state import Forward
 from runfold_schemas.codec import new_data, new_event
 from runfold_schemas.memories import Memory, MemoryCreated, MemoryDeleted, MemoryTopic, Moment, memory_key
 
-END_SECONDS = 30
+END_SECONDS = 60
 NOBODY_LISTENS = "127.0.0.1:1"
 SCOPE = {"user": "ann lee", "app": "shop"}
 PLAIN = {"NO_COLOR": "1", "TZ": "UTC", "COLUMNS": "300"}
@@ -41,10 +42,10 @@ class Ended(NamedTuple):
 
 async def memory(settings: Settings, *arguments: str, **variables: str) -> Ended:
     """`runfold memory`, without a MongoDB."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "runfold.cli", "memory", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+    process = await runfold_process(
+        *("memory", *arguments),
+        stdout=PIPE,
+        stderr=PIPE,
         env=_variables(settings) | variables,
     )
     async with asyncio.timeout(END_SECONDS):
@@ -54,19 +55,10 @@ async def memory(settings: Settings, *arguments: str, **variables: str) -> Ended
 
 
 async def in_a_terminal(settings: Settings, *arguments: str, columns: int, colors: bool) -> str:
-    here, there = pty.openpty()
     variables = _variables(settings) | {"COLUMNS": str(columns), "TERM": "xterm-256color"}
     if colors:
         del variables["NO_COLOR"]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "runfold.cli", "memory", *arguments), stdout=there, env=variables
-    )
-    async with asyncio.timeout(END_SECONDS):
-        assert await process.wait() == 0
-    shown = os.read(here, 100_000).decode()
-    os.close(here)
-    os.close(there)
-    return shown
+    return await shown_in_a_terminal("memory", *arguments, env=variables, seconds=END_SECONDS)
 
 
 @pytest.fixture
@@ -116,7 +108,7 @@ async def test_memories_are_listed_the_newest_first(settings: Settings, runfold:
 
     assert ended.lines[0].split() == ["memory", "updated", "scope", "fact"]
     assert [line.split()[0] for line in ended.lines[1:]] == [other.memory_id, first.memory_id]
-    assert ended.lines[2].endswith("  'user=ann lee' app=shop  one line [31m")
+    assert ended.lines[2].endswith(r"  'user=ann lee' app=shop  one line\x1b[31m")
     assert scoped.lines[1:] == ended.lines[2:]
     assert [_record(line) for line in documents.lines] == [other, first]
 

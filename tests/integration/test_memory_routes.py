@@ -101,7 +101,7 @@ async def test_a_memory_is_created_and_found_where_the_answer_says(api):
         "display_name": "Tea",
     }
 
-    response = await api.post(f"{bank}/memories", json={**said, "memory_id": "m/1 ?", "ttl_seconds": 60})
+    response = await api.post(f"{bank}/memories", json={**said, "memory_id": "m/1 ?", "ttl_seconds": 7200})
 
     assert response.status_code == 201
     assert response.headers["location"] == f"{bank}/memories/{quote('m/1 ?', safe='')}"
@@ -155,7 +155,7 @@ async def test_two_writers_lose_nothing_of_each_other(api, without_model, bank):
 
 
 async def test_what_is_left_out_stays_and_null_takes_away(api, bank):
-    path = await created(api, bank, description="d", ttl_seconds=60)
+    path = await created(api, bank, description="d", ttl_seconds=7200)
 
     changed = (await api.patch(path, json={"description": None, "expires_at": None})).json()
 

@@ -201,6 +201,18 @@ async def test_of_ten_who_pop_at_once_each_gets_another_item(
     assert texts(await session.get_items()) == ["0", "1"]
 
 
+async def test_a_file_that_openai_has_under_an_id_is_in_the_next_request(
+    session: RunfoldSession, session_id: str, runfold: Runfold
+):
+    content: Any = [{"type": "input_text", "text": "See:"}, {"type": "input_file", "file_id": "file-1"}]
+    await session.add_items([{"role": "user", "content": content}])
+
+    request = await (await run_of(runfold, session_id)).ledger("openai-responses")
+
+    assert request.body["input"] == [{"role": "user", "content": content}]
+    assert await session.get_items() == [{"role": "user", "content": content}]
+
+
 async def test_what_is_popped_is_in_the_log_and_not_in_the_ledger(
     session: RunfoldSession, session_id: str, runfold: Runfold
 ):
@@ -295,7 +307,8 @@ async def test_two_processes_that_add_at_once_lose_nothing_and_keep_their_order(
         )
         for name in ("one", "two")
     ]
-    async with asyncio.timeout(60):
+    # Each loads libraries for seconds, or for a minute on a busy machine.
+    async with asyncio.timeout(200):
         assert [await process.wait() for process in processes] == [0, 0]
 
     said = texts(await session.get_items())

@@ -7,9 +7,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.killing import ROUNDS
+from tests.explaining import explained
+from tests.killing import FOLDED_SECONDS, PROGRESS_SECONDS, ROUNDS
 from tests.processes import Projections, projections, projector, until
 from tests.servers import OwnSettings
+from tests.session_stores import stopping
 
 from runfold import AssistantMessage, Run, Runfold, UserMessage
 from runfold.local import Service
@@ -83,7 +85,7 @@ async def test_kills_far_behind_lose_and_double_nothing_and_a_survivor_takes_ove
     async with projections(settings) as stored, Runfold.of(settings.log()) as runfold:
         runs = await asyncio.gather(*(runfold.open_run(agent_id="a", session_id="s") for _ in range(RUNS)))
         log = Log(runs, stored)
-        try:
+        async with stopping(workers), explained(settings, *workers):
             lags = await asyncio.gather(
                 *(killed(worker, KILLS // 2, random.Random(chance.random()), log) for worker in workers)
             )
@@ -91,13 +93,14 @@ async def test_kills_far_behind_lose_and_double_nothing_and_a_survivor_takes_ove
             await survivor.start()
             await asyncio.gather(*(run.complete() for run in runs))
             for run in runs:
-                await until(partial(ended, stored, run), seconds=60, what="the fold of the log's end")
+                completed = partial(ended, stored, run)
+                await until(completed, seconds=FOLDED_SECONDS, what="the fold of the log's end")
             differences = await stored.differences()
+            quarantined = await stored.stores.quarantine.all()
             counted = {run.run_id: await counts(stored, run) for run in runs}
-        finally:
-            await asyncio.gather(*(worker.stop() for worker in workers))
 
     assert differences == []
+    assert quarantined == []
     for run_id, published in log.acknowledged.items():
         assert all(count == 1 for count in counted[run_id].values())
         assert counted[run_id].keys() >= set(published)
@@ -114,7 +117,8 @@ async def killed(worker: Service, times: int, chance: random.Random, log: Log) -
         await log.keep_ahead()
         await worker.start()
         instant = log.folded + max(0, chance.uniform(-LIFE / 4, LIFE))
-        await until(partial(log.reaches, instant), what="progress of the projectors")
+        reached = partial(log.reaches, instant)
+        await until(reached, seconds=PROGRESS_SECONDS, what="progress of the projectors")
         await worker.kill()
         # Where the machine stops for a second, the other worker may fold all there is before it is
         # killed.

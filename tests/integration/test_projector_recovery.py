@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from tests.integration.test_projector import working
-from tests.processes import Projections, append_raw, projections, reaches, until
+from tests.partitions import partition_of
+from tests.processes import DEADLINE_SECONDS, Projections, append_raw, projections, reaches, until
 from tests.servers import OwnSettings
 
 from runfold import Run, Runfold, UserMessage
-from runfold.log.catalog import partition_of
 from runfold.projector import rebuild as rebuilding
 from runfold.projector.active import load
 from runfold.projector.worker import Worker
@@ -168,7 +168,7 @@ async def test_what_is_being_written_of_a_run_while_it_is_cleared_away_leaves_no
         monkeypatch.setattr(Writer, "forget", forget_noted)
         monkeypatch.setattr(PageStore, "delete_logs", delete_while_writing)
         await runfold.connection.announce(run.life.model_copy(update={"deleted": True}))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             await written.wait()
         monkeypatch.undo()
 

@@ -19,7 +19,12 @@ from tests.scripted_models import ANSWER, ASKS, SAID, THERE, THERE_TEXT, WHERE, 
 
 from runfold import Run, Runfold, SystemMessage, ToolResult, UserMessage
 from runfold_projections.providers import Encoded
-from runfold_schemas.events import AssistantMessage, ProviderPart, ResponseRecorded, TokenUsage, ToolCall
+from runfold_schemas.events import (
+    AssistantMessage,
+    ProviderPart,
+    ResponseRecorded,
+    ToolCall,
+)
 from runfold_schemas.messages import (
     PROVIDERS,
     Message,
@@ -29,6 +34,7 @@ from runfold_schemas.messages import (
     ToolResultPart,
     ToolUsePart,
 )
+from runfold_schemas.usage import TokenUsage
 
 each_provider = pytest.mark.parametrize("provider", PROVIDERS)
 whole_and_streamed = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
@@ -83,7 +89,7 @@ class Models:
 
 @pytest.fixture(scope="module")
 async def runfold(kafka: str) -> AsyncIterator[Runfold]:
-    async with Runfold(kafka, prefix=f"t{uuid4().hex[:8]}") as runfold:
+    async with Runfold(kafka, prefix=f"t{uuid4().hex[:8]}", create_topics=True) as runfold:
         yield runfold
 
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 import httpx
 import pytest
 from tests.ingesting import note
-from tests.processes import append_raw
+from tests.processes import DEADLINE_SECONDS, append_raw, free_port
 from tests.querying import POLL_SECONDS, Projected, query, ready_api, sent_events
 
 from runfold import (
@@ -27,7 +27,6 @@ from runfold import (
     ToolResult,
     UserMessage,
 )
-from runfold.local import free_port
 from runfold.settings import Settings
 from runfold.store.editions import Editions, new_edition
 from runfold.store.pages import PageStore
@@ -165,10 +164,11 @@ async def test_what_was_published_is_read_at_its_offset(client: httpx.AsyncClien
         assert record["next_offset"] == position.offset + 1
 
 
-async def test_an_offset_that_nobody_wrote_is_a_timeout(client: httpx.AsyncClient, stored: Projected):
+async def test_an_offset_that_nobody_wrote_is_a_timeout(settings: Settings, stored: Projected):
     run = await stored.run()
 
-    response = await client.get(f"/v1/runs/{run.run_id}", params={"min_offset": 5})
+    async with query(settings.model_copy(update={"wait_timeout_seconds": 1})) as client:
+        response = await client.get(f"/v1/runs/{run.run_id}", params={"min_offset": 5})
 
     assert response.status_code == 504
     assert response.json()["min_offset"] == 5
@@ -201,7 +201,7 @@ async def test_runs_are_listed_by_each_filter_newest_first(client: httpx.AsyncCl
 
 
 async def saved(client: httpx.AsyncClient, run_id: str, status: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             listed = (await got(client, "/v1/runs", status=status, limit=1000))["runs"]
             if run_id in {record["run_id"] for record in listed}:
@@ -365,7 +365,7 @@ async def test_a_switch_to_another_edition_is_followed_without_an_error(
     assert await switched(stored.editions, new, old)
     assert after == before
     assert source == "snapshot"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while (await got(client, f"/v1/runs/{run.run_id}"))["next_offset"] < 2:
             await asyncio.sleep(POLL_SECONDS)
 
@@ -445,7 +445,7 @@ async def test_without_mongodb_the_log_answers_and_the_rest_may_be_retried(
         from_log = await got(client, f"/v1/runs/{run.run_id}/ledger", source="log")
         record = await got(client, f"/v1/runs/{run.run_id}", source="log")
         unready = await client.get("/health/ready")
-        async with forwarding(port, settings.mongo), asyncio.timeout(20):
+        async with forwarding(port, settings.mongo.get_secret_value()), asyncio.timeout(DEADLINE_SECONDS):
             while (recovered := await client.get(f"/v1/runs/{run.run_id}/ledger")).status_code != 200:
                 await asyncio.sleep(POLL_SECONDS)
 

@@ -7,11 +7,13 @@ import pytest
 from tests.provider_types import check
 from tests.querying import Projected
 
-from runfold import AssistantMessage, Thinking, ToolCall, ToolResult, UserMessage
-from runfold.query import requests
+from runfold import AssistantMessage, EventAmended, Thinking, ToolCall, ToolResult, UserMessage
+from runfold.query import ledger_reader, requests
 from runfold.query.ledger_reader import HELD_BYTES_MAX
 from runfold_projections.repair import INTERRUPTED
+from runfold_schemas.events import StandIn
 from runfold_schemas.messages import PROVIDERS
+from runfold_schemas.sessions import FrameworkEvent
 
 ASKED = UserMessage(message="Is there a train?")
 CALLED = ToolCall(tool_call_id="c 1", tool_name="the trains", payload={"to": "Lyon"})
@@ -111,6 +113,68 @@ async def test_a_mended_run_is_accepted_from_wherever_it_is_read(
     assert (await client.get(path)).json()["messages"] == after["messages"]
     assert (await client.get(f"{path}?as_of_offset=3")).json()["messages"] == before["messages"]
     assert await run.repair() == []
+
+
+@pytest.mark.parametrize("source", ["snapshot", "log"])
+async def test_a_response_that_broke_off_is_a_fault_until_it_is_mended(
+    client: httpx.AsyncClient, stored: Projected, source: str
+):
+    run = await stored.run(ASKED)
+    position = await run.publish(SAID, provider="anthropic", message_id="m-1")
+    await stored.holds(run, position.offset)
+    path = f"/v1/runs/{run.run_id}/ledger?validate=anthropic&source={source}"
+
+    as_messages = (await client.get(path)).json()["faults"]
+    as_request = (await client.get(f"{path}&format=anthropic")).json()["faults"]
+    named = (await client.get(f"{path}&model=claude-opus-5-5")).json()["faults"]
+    direct = await run.faults("anthropic")
+    positions = await run.repair()
+    await stored.holds(run, positions[-1].offset)
+
+    assert [fault["rule"] for fault in as_messages] == ["last-message-user"]
+    assert as_messages == as_request == named
+    assert [fault.rule for fault in direct] == ["last-message-user"]
+    assert (await client.get(path)).json()["faults"] == []
+    assert await run.faults("anthropic", model="claude-opus-5-5", thinking=True) == []
+
+
+@pytest.mark.parametrize("held_max", [HELD_BYTES_MAX, 0])
+async def test_all_ways_agree_on_a_response_whose_events_are_replaced(
+    client: httpx.AsyncClient, stored: Projected, monkeypatch: pytest.MonkeyPatch, held_max: int
+):
+    """An amendment finishes no response that broke off, and a framework's event is a whole one."""
+    monkeypatch.setattr(ledger_reader, "HELD_BYTES_MAX", held_max)
+    said = {"provider": "anthropic", "message_id": "m-1"}
+    amended = await stored.run(ASKED)
+    cut = await amended.publish(SAID, **said)
+    stands = StandIn(type="assistant_message", data={"message": "At 07."})
+    last = await amended.publish(EventAmended(offset=cut.offset, stand_ins=(stands,), reason="shorter"))
+    await stored.holds(amended, last.offset)
+    answered = await stored.run(ASKED)
+    await answered.publish(SAID, **said)
+    body = {"role": "assistant", "content": "At 07:04."}
+    last = await answered.publish(FrameworkEvent(framework="openai-agents", body=body))
+    await stored.holds(answered, last.offset)
+
+    for run, expected in ((amended, ["last-message-user"]), (answered, [])):
+        path = f"/v1/runs/{run.run_id}/ledger?validate=anthropic"
+        for query in ("", "&format=anthropic", "&format=anthropic&fit_tokens=10000"):
+            faults = (await client.get(path + query)).json()["faults"]
+            assert [fault["rule"] for fault in faults] == expected
+        assert [fault.rule for fault in await run.faults("anthropic")] == expected
+        assert len(await run.repair()) == len(expected)
+
+
+async def test_a_models_rules_are_those_of_its_name(client: httpx.AsyncClient, stored: Projected):
+    run = await stored.run(ASKED, SAID)
+    path = f"/v1/runs/{run.run_id}/ledger?validate=anthropic"
+
+    older = (await client.get(f"{path}&model=claude-sonnet-4-5")).json()
+    newer = (await client.get(f"{path}&model=claude-opus-5-5")).json()
+
+    assert [fault["rule"] for fault in older["faults"]] == []
+    assert [fault["rule"] for fault in newer["faults"]] == ["last-message-user"]
+    assert (await client.get(path)).json()["faults"] == []
 
 
 async def test_a_large_run_is_mended_as_a_small_one(client: httpx.AsyncClient, stored: Projected):

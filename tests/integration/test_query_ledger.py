@@ -5,7 +5,6 @@ large.
 import json
 import random
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import httpx
@@ -14,10 +13,9 @@ from tests.querying import Projected, query
 
 from runfold import AssistantMessage, Message, Run, SystemMessage, Thinking, ToolCall, ToolResult, UserMessage
 from runfold.query import ledger_reader
-from runfold.query.faults import Validation
+from runfold.query.faults import Rules, Validation
 from runfold.settings import Settings
 from runfold_projections.ledger import build_messages_from_events
-from runfold_projections.validation import validate_bedrock, validate_strict
 from runfold_schemas.data import Data
 from runfold_schemas.events import (
     AnyEvent,
@@ -275,8 +273,8 @@ async def test_bedrock_asks_for_thinking_first_only_with_thinking_on(
     assert "faults" not in await answered(client, run)
 
 
-@pytest.mark.parametrize("validate", [validate_strict, partial(validate_bedrock, thinking=True)])
-def test_messages_checked_in_a_stream_have_the_faults_of_the_whole(validate: Any, chance: random.Random):
+@pytest.mark.parametrize("rules", [Rules("strict", {}), Rules("bedrock", {"thinking": True})])
+def test_messages_checked_in_a_stream_have_the_faults_of_the_whole(rules: Rules, chance: random.Random):
     parts = [
         TextPart(text="t"),
         *(ToolUsePart(id=one, name="n") for one in ("a", "b", "")),
@@ -289,9 +287,9 @@ def test_messages_checked_in_a_stream_have_the_faults_of_the_whole(validate: Any
             )
             for _ in range(chance.randrange(12))
         ]
-        validation = Validation(validate)
+        validation = Validation(rules)
 
         for message in messages:
             validation.feed([message])
 
-        assert validation.finish() == validate(messages)
+        assert validation.finish() == rules.faults(messages)

@@ -5,6 +5,7 @@ What it sends is made from `schemas/asyncapi.json` alone; only the test reads it
 """
 
 import asyncio
+import hashlib
 import json
 import re
 from collections.abc import AsyncIterator
@@ -13,8 +14,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import MessageSizeTooLargeError
+from tests.segmenting import seal
 
 from runfold import RunEndedError, Runfold
 from runfold_schemas.generate import FOLDER
@@ -25,7 +28,10 @@ CONTRACT = json.loads((FOLDER / "asyncapi.json").read_text(encoding="utf-8"))
 class ForeignProducer:
     """Somebody else's code."""
 
-    def __init__(self, prefix: str, admin: AIOKafkaAdminClient, producer: AIOKafkaProducer) -> None:
+    def __init__(
+        self, kafka: str, prefix: str, admin: AIOKafkaAdminClient, producer: AIOKafkaProducer
+    ) -> None:
+        self.kafka = kafka
         self.prefix = prefix
         self.admin = admin
         self.producer = producer
@@ -68,12 +74,37 @@ class ForeignProducer:
         )
         return int(appended.offset)
 
+    async def next_topic(self, topic: str, run_id: str) -> tuple[str, int]:
+        """The topic after a sealed one and its base, which the catalog names."""
+        at = TopicPartition(self.address("catalog"), await self.partition_of(run_id))
+        consumer = AIOKafkaConsumer(bootstrap_servers=self.kafka)
+        await consumer.start()
+        try:
+            consumer.assign([at])
+            await consumer.seek_to_beginning(at)
+            [end] = (await consumer.end_offsets([at])).values()
+            segments: dict[str, Any] = {}
+            while await consumer.position(at) < end:
+                for records in (await consumer.getmany(timeout_ms=500)).values():
+                    for record in records:
+                        if record.key == b"log:" + run_id.encode():
+                            segments = json.loads(record.value)
+        finally:
+            await consumer.stop()
+        next_topic = following(topic, run_id, segments["base"])
+        await self.create(next_topic)
+        await self.ring(run_id)
+        return next_topic, segments["base"]
+
+    async def partition_of(self, run_id: str) -> int:
+        partitions = len(await self.producer.partitions_for(self.address("catalog")))
+        return (murmur2(run_id.encode()) & 0x7FFFFFFF) % partitions
+
     async def ring(self, run_id: str) -> None:
         await self.tell_catalog(run_id, b"bell:" + run_id.encode(), None)
 
     async def tell_catalog(self, run_id: str, key: bytes, value: bytes | None) -> None:
-        partitions = CONTRACT["channels"]["catalog"]["bindings"]["kafka"]["partitions"]
-        partition = (murmur2(run_id.encode()) & 0x7FFFFFFF) % partitions
+        partition = await self.partition_of(run_id)
         await self.producer.send_and_wait(self.address("catalog"), value, key=key, partition=partition)
 
     def address(self, channel: str, **parameters: str) -> str:
@@ -83,7 +114,7 @@ class ForeignProducer:
 
 @pytest.fixture
 async def runfold(kafka: str, prefix: str) -> AsyncIterator[Runfold]:
-    async with Runfold(kafka, prefix=prefix) as runfold:
+    async with Runfold(kafka, prefix=prefix, create_topics=True) as runfold:
         yield runfold
 
 
@@ -94,7 +125,7 @@ async def foreign(kafka: str, prefix: str, runfold: Runfold) -> AsyncIterator[Fo
     producer = AIOKafkaProducer(bootstrap_servers=kafka, enable_idempotence=True, acks="all")
     await asyncio.gather(admin.start(), producer.start())
     try:
-        yield ForeignProducer(prefix, admin, producer)
+        yield ForeignProducer(kafka, prefix, admin, producer)
     finally:
         await asyncio.gather(admin.close(), producer.stop())
 
@@ -105,6 +136,7 @@ def test_the_vectors_tell_whether_ones_own_code_is_right(run_id: str):
 
     assert vector["topic"] == f"runfold.run.{escaped(run_id)}.{vector['log_id']}"
     assert vector["catalog_partition"] == (murmur2(run_id.encode()) & 0x7FFFFFFF) % 12
+    assert vector["next_topic"] == following(vector["topic"], run_id, vector["base"])
 
 
 async def test_a_run_published_by_the_contract_alone_is_read_back(foreign: ForeignProducer, runfold: Runfold):
@@ -158,6 +190,36 @@ async def test_what_breaks_the_contract_is_undecodable_and_the_run_goes_on(
 
     assert [one.outcome for one in history] == ["accepted", *["undecodable"] * 3, "accepted"]
     assert all(one.reason for one in history[1:4])
+
+
+async def test_a_foreign_producer_goes_on_where_its_topic_was_sealed(
+    foreign: ForeignProducer, runfold: Runfold
+):
+    topic = await foreign.open("sealed", "shop")
+    await foreign.publish(topic, event("sealed", "planner_note", {"note": "before"}))
+    run = await runfold.get_run("sealed")
+    entry = await seal(runfold, run.life)
+
+    refused = event("sealed", "planner_note", {"note": "after"}, expected_offset=1)
+    with pytest.raises(MessageSizeTooLargeError):
+        await foreign.publish(topic, refused)
+    next_topic, base = await foreign.next_topic(topic, "sealed")
+    offset = await foreign.publish(next_topic, refused)
+    position = await run.complete()
+
+    assert base + offset == entry.base
+    assert position.offset == entry.base + 1
+    history = [admitted async for admitted in run.history()]
+    assert [admitted.outcome for admitted in history] == ["accepted"] * 4
+    assert [admitted.record.offset for admitted in history] == [0, 1, entry.base, entry.base + 1]
+
+
+def following(topic: str, run_id: str, base: int) -> str:
+    name = f"{topic}.{base}"
+    if len(name) <= 249:
+        return name
+    hashed = "__" + hashlib.sha256(run_id.encode()).hexdigest()[:32]
+    return name.replace(escaped(run_id), hashed)
 
 
 def event(run_id: str, kind: str, data: dict[str, Any], **envelope: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from tests.dropping import Dropping, dropping
 from tests.memory_verbs import memories_by
 from tests.processes import until
 from tests.servers import OwnSettings
-from tests.session_verbs import WAYS, Projector, comparable, opened
+from tests.session_verbs import Projector, comparable, opened
 
 from runfold import (
     BankConfig,
@@ -25,7 +25,6 @@ from runfold import (
     UserMessage,
 )
 from runfold.client.memory import MemoryVerbs
-from runfold.client.session import SessionVerbs
 from runfold.http.idempotency import RepeatableRequest
 from runfold.ids import new_event_id
 from runfold.log.publisher import Outgoing
@@ -34,24 +33,6 @@ from runfold.remote.sessions import HttpSessions
 from runfold.settings import Settings
 
 TEA = Memory(fact="Likes tea", scope={"user": "ann"})
-
-
-@pytest.fixture(scope="module", params=WAYS)
-def way(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture(scope="module")
-async def sessions(way: str, settings: Settings, projector: Projector) -> AsyncIterator[SessionVerbs]:
-    async with opened(way, settings) as sessions:
-        yield sessions
-
-
-@pytest.fixture(scope="module")
-async def elsewhere(way: str, settings: Settings, projector: Projector) -> AsyncIterator[SessionVerbs]:
-    """The sessions of another process."""
-    async with opened(way, settings) as sessions:
-        yield sessions
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +47,12 @@ def name() -> str:
     return f"n-{uuid4().hex[:8]}"
 
 
-async def test_a_session_that_is_created_again_is_the_same(sessions, elsewhere, name):
+async def test_a_session_that_is_created_again_is_the_same(sessions, others, name):
     event_id = new_event_id()
     created = await sessions.create(app=name, user="ann", state={"app:k": 1, "k": 2}, event_id=event_id)
     await sessions.append(created.session_id, UserMessage(message="hi"), state_delta={"app:k": 3})
 
-    again = await elsewhere.create(app=name, user="ann", state={"app:k": 1, "k": 2}, event_id=event_id)
+    again = await others.create(app=name, user="ann", state={"app:k": 1, "k": 2}, event_id=event_id)
 
     assert created.session_id == event_id
     assert again.record.run_id == created.record.run_id
@@ -80,21 +61,21 @@ async def test_a_session_that_is_created_again_is_the_same(sessions, elsewhere, 
     assert len((await sessions.list(app=name))[0]) == 1
 
 
-async def test_a_session_of_a_chosen_id_is_created_again_by_the_same_creation_only(sessions, elsewhere, name):
+async def test_a_session_of_a_chosen_id_is_created_again_by_the_same_creation_only(sessions, others, name):
     event_id = new_event_id()
     created = await sessions.create(app=name, session_id=name, event_id=event_id)
 
-    again = await elsewhere.create(app=name, session_id=name, event_id=event_id)
+    again = await others.create(app=name, session_id=name, event_id=event_id)
 
     assert comparable(again) == comparable(created)
     for other in (None, new_event_id()):
         with pytest.raises(SessionConflictError):
-            await elsewhere.create(app=name, session_id=name, event_id=other)
+            await others.create(app=name, session_id=name, event_id=other)
 
 
-async def test_copies_of_a_creation_at_the_same_time_make_one_session(sessions, elsewhere, name):
+async def test_copies_of_a_creation_at_the_same_time_make_one_session(sessions, others, name):
     event_id = new_event_id()
-    creating = [verbs.create(app=name, event_id=event_id) for verbs in (sessions, elsewhere) * 3]
+    creating = [verbs.create(app=name, event_id=event_id) for verbs in (sessions, others) * 3]
 
     created = await asyncio.gather(*creating)
 
@@ -175,8 +156,8 @@ async def test_a_lost_answer_leaves_one_bank_and_one_memory(connection, name):
 
 
 async def test_an_idempotency_key_repeats_creations_of_chosen_ids_in_every_process(settings, url, name):
-    """`elsewhere` is another process' API: it does not remember the first answer."""
-    async with opened("http", settings) as elsewhere, httpx.AsyncClient() as client:
+    """`others` is another process' API: it does not remember the first answer."""
+    async with opened("http", settings) as others, httpx.AsyncClient(timeout=60) as client:
         for path, body in (
             ("sessions", {"app": name, "session_id": name}),
             ("banks", {"bank_id": name}),
@@ -186,7 +167,7 @@ async def test_an_idempotency_key_repeats_creations_of_chosen_ids_in_every_proce
                 await client.post(
                     f"{base}/v1/{path}", json=body, headers={"Idempotency-Key": f"{name} {path}"}
                 )
-                for base in (url, elsewhere.url)
+                for base in (url, others.url)
             ]
 
             assert [answer.status_code for answer in answers] == [201, 200]
@@ -197,7 +178,7 @@ async def test_an_idempotency_key_repeats_creations_of_chosen_ids_in_every_proce
 
 async def test_an_event_id_comes_before_the_key(settings, url, name):
     """The key of another copy, or no key, makes no second resource."""
-    async with opened("http", settings) as elsewhere, httpx.AsyncClient() as client:
+    async with opened("http", settings) as others, httpx.AsyncClient(timeout=60) as client:
         await client.post(f"{url}/v1/banks", json={"bank_id": name})
         for path, body, id_name in (
             ("sessions", {"app": name}, "session_id"),
@@ -209,7 +190,7 @@ async def test_an_event_id_comes_before_the_key(settings, url, name):
                 await client.post(f"{base}/v1/{path}", json={**body, "event_id": event_id}, headers=headers)
                 for base, headers in (
                     (url, {"Idempotency-Key": f"{name} 1"}),
-                    (elsewhere.url, {"Idempotency-Key": f"{name} 1"}),
+                    (others.url, {"Idempotency-Key": f"{name} 1"}),
                     (url, {"Idempotency-Key": f"{name} 2"}),
                     (url, {}),
                 )
@@ -220,7 +201,7 @@ async def test_an_event_id_comes_before_the_key(settings, url, name):
 
 
 async def test_a_key_with_another_body_is_refused(url, name):
-    async with httpx.AsyncClient(headers={"Idempotency-Key": name}) as client:
+    async with httpx.AsyncClient(headers={"Idempotency-Key": name}, timeout=60) as client:
         for path, body, changed in (
             ("sessions", {"app": name}, {"user": "ann"}),
             ("banks", {}, {"config": {"display_name": "Travel"}}),
@@ -243,7 +224,7 @@ async def test_a_session_that_an_earlier_version_made_from_a_key_is_the_same(set
     request = RepeatableRequest(b"", "application/json", name)
     async with opened("stored", settings) as sessions:
         created = await sessions.create(app=name, session_id=request.derived_id("session", name))
-    async with httpx.AsyncClient(headers={"Idempotency-Key": name}) as client:
+    async with httpx.AsyncClient(headers={"Idempotency-Key": name}, timeout=60) as client:
         answer = await client.post(f"{url}/v1/sessions", json={"app": name})
         chosen = await client.post(
             f"{url}/v1/sessions",
@@ -262,22 +243,22 @@ async def test_a_creation_that_failed_halfway_is_completed_by_its_repetition(
     """No projector runs, which would complete it."""
     event_id, state = new_event_id(), {"user:k": 1, "app:k": 2}
     settings = own_settings().log()
-    async with Runfold.of(settings) as runfold, Runfold.of(settings) as elsewhere:
+    async with Runfold.of(settings) as runfold, Runfold.of(settings) as others:
         with monkeypatch.context() as failing:
             lose_state_or_life(failing, runfold, getattr(runfold.connection.topics, lost))
             with pytest.raises(UnavailableError):
                 await runfold.sessions.create(app="a", user="ann", state=state, event_id=event_id)
 
-        again = await elsewhere.sessions.create(app="a", user="ann", state=state, event_id=event_id)
+        again = await others.sessions.create(app="a", user="ann", state=state, event_id=event_id)
 
         assert again.state == state
-        assert await elsewhere.sessions.user_state("a", "ann") == {"user:k": 1}
-        assert await elsewhere.sessions.app_state("a") == {"app:k": 2}
-        assert [run.run_id for run in await elsewhere.session_runs(event_id)] == [again.record.run_id]
+        assert await others.sessions.user_state("a", "ann") == {"user:k": 1}
+        assert await others.sessions.app_state("a") == {"app:k": 2}
+        assert [run.run_id async for run in others.session_runs(event_id)] == [again.record.run_id]
 
-        await elsewhere.sessions.append(event_id, UserMessage(message="hi"), state_delta={"user:k": 3})
-        await elsewhere.sessions.create(app="a", user="ann", state=state, event_id=event_id)
-        assert await elsewhere.sessions.user_state("a", "ann") == {"user:k": 3}
+        await others.sessions.append(event_id, UserMessage(message="hi"), state_delta={"user:k": 3})
+        await others.sessions.create(app="a", user="ann", state=state, event_id=event_id)
+        assert await others.sessions.user_state("a", "ann") == {"user:k": 3}
 
 
 def lose_state_or_life(patching: pytest.MonkeyPatch, runfold: Runfold, topic: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
-from tests.processes import until
+from tests.processes import DEADLINE_SECONDS, until
 from tests.querying import projected
 from tests.servers import OwnSettings
 from tests.session_verbs import opened
@@ -37,9 +37,10 @@ async def test_a_session_that_names_the_run_of_another_does_not_take_it_with_it(
         created = new_data(SessionCreated, session_id="thief", app="shop", log_id=victim.log_id)
         deleted = new_data(SessionDeleted, session_id="thief")
         await until(lambda: stored.runs.get(victim.run_id), what="the run of the session")
-        publisher = stored.runfold.connection.publisher
+        connection = stored.runfold.connection
+        publisher = connection.publisher
         for data in (created, deleted):
-            sent = await send_shared(publisher, settings.log(), fact(data, "thief", victim.run_id))
+            sent = await send_shared(publisher, connection.settings, fact(data, "thief", victim.run_id))
             await publisher.wait(sent)
 
         await sessions.list()  # which waits until both are folded
@@ -79,4 +80,5 @@ async def test_the_catalog_has_a_deleted_run_as_deleted_whatever_is_said_of_it_l
 
         assert life is not None
         assert life.deleted
-        await asyncio.wait_for(stored.runfold.runs(), 20)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            assert run.run_id not in [each.run_id async for each in stored.runfold.runs()]

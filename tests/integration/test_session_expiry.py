@@ -22,7 +22,7 @@ async def test_an_expired_session_is_deleted_with_its_topic(settings: Settings):
     async with projected(settings), Runfold.of(settings.log()) as runfold:
         sessions = runfold.sessions
         kept = await sessions.create(app="shop", session_id="kept", ttl=timedelta(hours=1))
-        over = await sessions.create(app="shop", session_id="over", ttl=timedelta(milliseconds=50))
+        over = await sessions.create(app="shop", session_id="over", ttl=timedelta(seconds=5))
 
         async def only_one_topic_is_left() -> bool:
             topics = await runfold.connection.admin.list_run_topics()

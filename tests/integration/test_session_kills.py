@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.killing import Progress, kill_all
+from tests.explaining import explained
+from tests.killing import FOLDED_SECONDS, PROGRESS_SECONDS, Progress, kill_all
 from tests.processes import projector, until
 from tests.servers import OwnSettings
 from tests.session_stores import all_ways, at_work, only_topics_of, shared_ends, stored
@@ -21,6 +22,7 @@ from runfold import PlannerNote, Runfold, RunfoldError
 from runfold.client.session import EventSelection, Session, SessionVerbs
 from runfold.ids import new_event_id
 from runfold.local import Service
+from runfold.log.partition_counts import counted
 from runfold.log.shared import partitions_of, read_counting
 from runfold.settings import Settings
 from runfold.store.database import connect
@@ -28,7 +30,6 @@ from runfold.store.editions import Editions
 from runfold_schemas.codec import decode
 from runfold_schemas.errors import SessionNotFoundError
 from runfold_schemas.sessions import StateChanged, app_scope, user_scope
-from runfold_schemas.topics import Topics
 
 APP = "shop"
 USERS = ("ann", "bob", "cleo")
@@ -67,7 +68,12 @@ async def test_kills_lose_and_double_no_change_of_state_and_a_rebuild_from_nothi
     settings: Settings, tmp_path: Path, chance: random.Random
 ) -> None:
     workers = [projector(settings, tmp_path / f"{name}.log", worker_id=name) for name in ("a", "b")]
-    async with at_work(workers), all_ways(settings) as ways, Runfold.of(settings.log()) as producer:
+    async with (
+        at_work(workers),
+        explained(settings, *workers),
+        all_ways(settings) as ways,
+        Runfold.of(settings.log()) as producer,
+    ):
         sessions = [
             await ways["log"].create(app=APP, user=USERS[number % 3], session_id=f"s-{number}")
             for number in range(SESSIONS)
@@ -75,6 +81,7 @@ async def test_kills_lose_and_double_no_change_of_state_and_a_rebuild_from_nothi
         changes = await written_through_kills(ways, producer, sessions, workers, chance)
         async with stored(settings) as before:
             differences = await before.differences()
+            quarantined = await before.stores.quarantine.all()
             seen = await before.seen()
         decided, forwarded = await shared_changes(settings)
         held = {way: await shared_state(verbs) for way, verbs in ways.items()}
@@ -92,6 +99,7 @@ async def test_kills_lose_and_double_no_change_of_state_and_a_rebuild_from_nothi
             ends_anew = await shared_ends(settings)
 
     assert differences == differences_anew == []
+    assert quarantined == []
     assert forwarded == {(scope, one.event_id) for one in changes for scope in one.scopes.values()}
     assert seen == seen_anew == len(forwarded) + SESSIONS
     assert held == dict.fromkeys(WAYS, decided)
@@ -189,8 +197,9 @@ async def shared_changes(settings: Settings) -> tuple[dict[str, dict[str, Any]],
     """
     values: dict[str, dict[str, Any]] = {}
     changes: set[tuple[str, str]] = set()
-    for at in partitions_of(Topics(settings.prefix).sessions):
-        async for one in read_counting(settings.log(), at):
+    log = await counted(settings.log())
+    for at in partitions_of(log.topics, log.topics.sessions):
+        async for one in read_counting(log, at, ()):
             if isinstance(one.event.data, StateChanged):
                 changes.add((one.key, one.event.event_id))
                 values.setdefault(one.key, {}).update(one.event.state_delta or {})
@@ -235,7 +244,12 @@ async def test_ids_that_are_created_and_deleted_again_and_again_have_their_last_
 ) -> None:
     workers = [projector(settings, tmp_path / f"{name}.log", worker_id=name) for name in ("a", "b")]
     ids = [Standing(f"id-{number}") for number in range(IDS)]
-    async with at_work(workers), all_ways(settings) as ways, Runfold.of(settings.log()) as producer:
+    async with (
+        at_work(workers),
+        explained(settings, *workers),
+        all_ways(settings) as ways,
+        Runfold.of(settings.log()) as producer,
+    ):
         progress = Progress()
         cycling = [
             asyncio.create_task(come_and_go(one, ways, producer, random.Random(chance.random()), progress))
@@ -243,17 +257,27 @@ async def test_ids_that_are_created_and_deleted_again_and_again_have_their_last_
         ]
         try:
             await kill_all(workers, chance, progress)
-            await until(lambda: came_often(ids), what="several creations of each id")
+            await until(
+                lambda: came_often(ids), seconds=PROGRESS_SECONDS, what="several creations of each id"
+            )
         finally:
             progress.enough.set()
             await asyncio.gather(*cycling)
         for one in ids:
             await check(one, ways)
         run_ids = {one.session.record.run_id for one in ids if one.session is not None}
-        await until(lambda: only_topics_of(settings, run_ids), what="the end of the deleted runs' topics")
+        await until(
+            lambda: only_topics_of(settings, run_ids),
+            seconds=FOLDED_SECONDS,
+            what="the end of the deleted runs' topics",
+        )
         async with stored(settings) as projections:
             differences = await projections.differences()
-            await until(lambda: projections.has_only(run_ids), what="the end of what the deleted runs had")
+            await until(
+                lambda: projections.has_only(run_ids),
+                seconds=FOLDED_SECONDS,
+                what="the end of what the deleted runs had",
+            )
     print(f"creations: {[one.creations for one in ids]}")
 
     assert differences == []

@@ -2,27 +2,14 @@
 all.
 """
 
-from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
-from tests.session_verbs import WAYS, Projector, opened
+from tests.session_verbs import comparable
 
-from runfold import InvalidEventError
-from runfold.client.session import SessionVerbs
-from runfold.settings import Settings
-
-
-@pytest.fixture(scope="module", params=WAYS)
-def way(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture(scope="module")
-async def sessions(way: str, settings: Settings, projector: Projector) -> AsyncIterator[SessionVerbs]:
-    async with opened(way, settings) as sessions:
-        yield sessions
+from runfold import InvalidEventError, PlannerNote
 
 
 @pytest.fixture
@@ -53,6 +40,19 @@ async def test_a_page_that_is_exactly_full_is_the_last(sessions, app):
     page, cursor = await sessions.list(app=app, limit=2)
 
     assert (len(page), cursor) == (2, None)
+
+
+async def test_a_list_leaves_out_states_if_asked(sessions, app):
+    for number in range(3):
+        session = await sessions.create(app=app, state={"own": number, "app:shared": True})
+        await sessions.append(session.session_id, PlannerNote(note="n"), state_delta={"own": "later"})
+
+    whole, _ = await sessions.list(app=app)
+    bare, _ = await sessions.list(app=app, with_state=False)
+
+    assert [each.state for each in whole] == [{"own": "later", "app:shared": True}] * 3
+    assert [each.state for each in bare] == [{}] * 3
+    assert [comparable(replace(each, state={})) for each in whole] == [comparable(each) for each in bare]
 
 
 @pytest.mark.parametrize("cursor", ["2", "", "nonsense", "2026-01-01T00:00:00 s-1", "é"])

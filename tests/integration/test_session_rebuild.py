@@ -6,12 +6,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.processes import projector
+from tests.processes import projector, until
 from tests.servers import OwnSettings
 from tests.session_stores import shared_ends, stored
 from tests.session_verbs import everything, opened
@@ -34,12 +33,19 @@ BACKLOG = 200
 PAUSE_SECONDS = 0.05
 """Between two looks of one reader, at the least: the projector is to get on too."""
 
+NOTES_MAX, SHORT_MAX = 100, 150
+"""The load beside a rebuild, notes of each session and sessions that come and go. It ends, so that
+the rebuild catches up on any machine.
+"""
+
+READS_MIN = 31
+
 NOTES = frozenset({"planner_note"})
 
 
 @pytest.fixture
 def settings(own_settings: OwnSettings) -> Settings:
-    return own_settings(retire_seconds=20, wait_timeout_seconds=10)
+    return own_settings(retire_seconds=20, wait_timeout_seconds=25)
 
 
 class Acknowledged:
@@ -165,6 +171,7 @@ async def test_who_reads_sessions_through_a_rebuild_under_load_sees_no_error_and
             watching = [asyncio.create_task(one.watch()) for one in watchers]
             async with stored(settings) as before:
                 await rebuilding.rebuild(settings, report=ignore, switched=ignore)
+                await until(lambda: have_read(watchers), what="the reads of a busy machine")
                 acknowledged.enough.set()
                 await asyncio.gather(*loading)
             for one in watchers:
@@ -174,9 +181,7 @@ async def test_who_reads_sessions_through_a_rebuild_under_load_sees_no_error_and
             async with stored(settings) as after:
                 differences = await after.differences()
 
-            await rebuilding.rebuild(
-                settings.model_copy(update={"retire_seconds": 2}), report=ignore, switched=ignore
-            )
+            await rebuilding.rebuild(settings, report=ignore, switched=ignore)
             read_anew, ends_anew = await everything(reading), await shared_ends(settings)
         finally:
             acknowledged.enough.set()
@@ -185,7 +190,6 @@ async def test_who_reads_sessions_through_a_rebuild_under_load_sees_no_error_and
     print(f"reads: {[one.reads for one in watchers]}; notes: {acknowledged.notes}")
     assert after.edition != before.edition
     assert [fault for one in watchers for fault in one.faults] == []
-    assert all(one.reads > 30 for one in watchers)
     assert len(acknowledged.deleted) > 1
     assert differences == []
     assert read_anew == read
@@ -194,6 +198,10 @@ async def test_who_reads_sessions_through_a_rebuild_under_load_sees_no_error_and
 
 def ignore(*_: object) -> None:
     pass
+
+
+async def have_read(watchers: list[Watcher]) -> bool:
+    return all(one.reads >= READS_MIN for one in watchers)
 
 
 def noted(session_id: str, number: int) -> dict[str, Any]:
@@ -210,8 +218,9 @@ async def fill(sessions: SessionVerbs, session_id: str, acknowledged: Acknowledg
 
 async def note(sessions: SessionVerbs, session_id: str, acknowledged: Acknowledged) -> None:
     """Some notes a second, each acknowledged before the next."""
-    while not acknowledged.enough.is_set():
-        number = acknowledged.notes[session_id] + 1
+    for number in range(BACKLOG + 1, BACKLOG + NOTES_MAX + 1):
+        if acknowledged.enough.is_set():
+            return
         await sessions.append(
             session_id, PlannerNote(note=f"{number}"), state_delta=noted(session_id, number)
         )
@@ -220,7 +229,7 @@ async def note(sessions: SessionVerbs, session_id: str, acknowledged: Acknowledg
 
 
 async def come_and_go(sessions: SessionVerbs, acknowledged: Acknowledged) -> None:
-    for number in count():
+    for number in range(SHORT_MAX):
         if acknowledged.enough.is_set():
             return
         session_id = f"short-{number:04d}"

@@ -26,7 +26,7 @@ async def test_what_the_run_changes_of_shared_state_is_read_at_once(url: str, ru
 
 
 async def test_so_it_is_over_http(url: str):
-    async with HttpSessions(url) as sessions, httpx.AsyncClient(base_url=url) as client:
+    async with HttpSessions(url) as sessions, httpx.AsyncClient(base_url=url, timeout=60) as client:
         record = (await sessions.create(app="store", user="ann")).record
         event = {"type": "planner_note", "data": {"note": "n"}, "state_delta": {"user:k": 1, "app:k": 2}}
 

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
+from tests.consumer_groups import has_members
 from tests.processes import projector, until
 from tests.servers import OwnSettings
 from tests.session_stores import all_ways, at_work, only_topics_of, stored
@@ -81,14 +81,3 @@ async def go_on(run: Run) -> None:
 
 async def are_long(runs: list[Run]) -> bool:
     return min([len([one async for one in run.history()]) for run in runs]) > 20
-
-
-async def has_members(settings: Settings, group: str, members: int) -> bool:
-    client = AIOKafkaAdminClient(bootstrap_servers=settings.kafka)
-    await client.start()
-    try:
-        (answer,) = await client.describe_consumer_groups([group])
-    finally:
-        await client.close()
-    (_, _, state, _, _, found) = answer.groups[0]
-    return state == "Stable" and len(found) == members

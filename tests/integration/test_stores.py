@@ -25,7 +25,7 @@ UPDATED = datetime(2026, 1, 2, 3, 5, 0, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 async def runfold(kafka: str) -> AsyncIterator[Runfold]:
-    async with Runfold(kafka, prefix=f"t{uuid4().hex[:8]}") as runfold:
+    async with Runfold(kafka, prefix=f"t{uuid4().hex[:8]}", create_topics=True) as runfold:
         yield runfold
 
 

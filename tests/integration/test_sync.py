@@ -49,7 +49,7 @@ import os
 from runfold import UserMessage
 from runfold.sync import Runfold
 
-runfold = Runfold(os.environ["KAFKA"], prefix=os.environ["PREFIX"])
+runfold = Runfold(os.environ["KAFKA"], prefix=os.environ["PREFIX"], create_topics=True)
 run = runfold.open_run(agent_id="a", run_id="from a script")
 events = run.history()
 next(events)
@@ -59,7 +59,7 @@ run.send(UserMessage(message="on its way when the program ends"))
 
 @pytest.fixture
 def runfold(kafka: str, prefix: str) -> Iterator[Runfold]:
-    with Runfold(kafka, prefix=prefix) as connected:
+    with Runfold(kafka, prefix=prefix, create_topics=True) as connected:
         yield connected
 
 
@@ -216,7 +216,7 @@ def test_memories_have_their_verbs(runfold: Runfold):
 
 
 async def test_it_works_in_a_thread_whose_loop_is_running(kafka: str, prefix: str):
-    runfold = Runfold(kafka, prefix=prefix)
+    runfold = Runfold(kafka, prefix=prefix, create_topics=True)
 
     run = runfold.open_run(agent_id="a")
     run.publish(HELLO)
@@ -259,7 +259,7 @@ def test_a_script_that_closes_nothing_delivers_what_it_sent_and_ends_in_silence(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )
 
     assert (done.returncode, done.stderr) == (0, "")

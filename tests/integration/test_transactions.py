@@ -2,31 +2,36 @@
 on behind them.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import MessageSizeTooLargeError
+from tests.archiving import archiving, entry_of_run, note_end, opened_run
 from tests.integration.test_projector import working
+from tests.partitions import partition_of
 from tests.processes import projections, until
 from tests.servers import OwnSettings
 
 from runfold import Run, Runfold, UserMessage
 from runfold.client.records import outgoing
-from runfold.log.catalog import life_record, partition_of
+from runfold.log.catalog import life_record
 from runfold.log.reader import end_offset
 from runfold.query.app import build_app
+from runfold.secret_urls import SecretUrl
 from runfold.settings import Settings
 from runfold.stores import RunfoldStores
+from runfold_schemas.events import AnyEvent
 from runfold_schemas.topics import Topics
 
 
 @pytest.fixture
 def settings(own_settings: OwnSettings) -> Settings:
-    return own_settings(
-        park_seconds=1.5, publisher_park_seconds=1.5, session_timeout_seconds=6, publish_timeout_seconds=5
-    )
+    return own_settings(park_seconds=1.5, publisher_park_seconds=1.5, session_timeout_seconds=6)
 
 
 @pytest.fixture
@@ -37,7 +42,10 @@ async def runfold(settings: Settings) -> AsyncIterator[Runfold]:
 
 @asynccontextmanager
 async def transactions(kafka: str, prefix: str) -> AsyncIterator[AIOKafkaProducer]:
-    producer = AIOKafkaProducer(bootstrap_servers=kafka, transactional_id=prefix)
+    # A transaction stays open while a test waits for something else.
+    producer = AIOKafkaProducer(
+        bootstrap_servers=kafka, transactional_id=prefix, transaction_timeout_ms=600_000
+    )
     await producer.start()
     try:
         yield producer
@@ -119,3 +127,83 @@ async def test_a_run_is_projected_parked_read_and_verified(
 async def ends_at(settings: Settings, run: Run, offset: int) -> bool:
     topic = Topics(settings.prefix).run(run.run_id, run.life.log_id)
     return await end_offset(settings.log(), topic) == offset
+
+
+async def test_a_producer_goes_on_after_the_topics_of_its_transaction_were_sealed(
+    settings: Settings, kafka: str, prefix: str, tmp_path: Path
+):
+    settings = settings.model_copy(
+        update={
+            "archive_url": SecretUrl(f"file://{tmp_path / 'archive'}"),
+            "archive_after_seconds": 0.1,
+            "archive_delete_seconds": 3600.0,
+        }
+    )
+    async with Runfold.of(settings.log()) as runfold, transactions(kafka, prefix) as producer:
+        first, second, other, live = [
+            await opened_run(runfold, run_id) for run_id in ("first", "second", "other", "live")
+        ]
+        topics = {
+            run.run_id: runfold.connection.topics.run(run.run_id, run.life.log_id)
+            for run in (first, second, live)
+        }
+        async with archiving(settings):
+            async with producer.transaction():
+                await send(producer, topics, first.event(UserMessage(message="one")))
+                await send(producer, topics, second.event(UserMessage(message="one")))
+                # The catalog alone says so: the archiver takes them, and their logs go on.
+                for run in (first, second, other):
+                    await note_end(runfold, run)
+                await until(partial(is_sealed, runfold, other), what="the seal of the other run")
+                assert not await is_sealed(runfold, first)
+                assert not await is_sealed(runfold, second)
+                await send(producer, topics, first.event(UserMessage(message="two")))
+            for run in (first, second):
+                await until(partial(is_sealed, runfold, run), what="the seal after the transaction")
+
+        said = [run.event(UserMessage(message="three")) for run in (live, first, second)]
+        with pytest.raises(MessageSizeTooLargeError):
+            await send_together(producer, topics, said)
+        for run in (first, second):
+            entry = await entry_of_run(runfold, run)
+            assert entry is not None
+            topics[run.run_id] = runfold.connection.topics.segment(run.run_id, entry.log_id, entry.base)
+            await runfold.connection.admin.create_run_topic(topics[run.run_id])
+        await send_together(producer, topics, said)
+
+        assert [await history(run) for run in (first, second, live)] == [
+            [("one", "accepted"), ("two", "accepted"), ("three", "accepted")],
+            [("one", "accepted"), ("three", "accepted")],
+            # What was aborted counts, so the second copy does not.
+            [("three", "accepted"), ("three", "duplicate")],
+        ]
+
+
+async def send(producer: AIOKafkaProducer, topics: Mapping[str, str], event: AnyEvent) -> None:
+    """Returns when the record is acknowledged."""
+    record = outgoing(event, source="tests")
+    await producer.send_and_wait(
+        topics[event.run_id], record.value, key=record.key, headers=list(record.headers), partition=0
+    )
+
+
+async def send_together(
+    producer: AIOKafkaProducer, topics: Mapping[str, str], events: Sequence[AnyEvent]
+) -> None:
+    """One transaction."""
+    async with producer.transaction():
+        for event in events:
+            await send(producer, topics, event)
+
+
+async def is_sealed(runfold: Runfold, run: Run) -> bool:
+    return await entry_of_run(runfold, run) is not None
+
+
+async def history(run: Run) -> list[tuple[str, str]]:
+    """The messages of a run, and whether they count."""
+    return [
+        (each.event.data.message, each.outcome)
+        async for each in run.history()
+        if each.event is not None and isinstance(each.event.data, UserMessage)
+    ]

@@ -177,7 +177,7 @@ async def test_force_may_come_in_the_query(url: str):
     name = await new_engine(url)
     await rememberer(url, name).create()
 
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         refused = await http.delete(f"/v1/{name}", params={"force": "false"})
         deleted = await http.delete(f"/v1/{name}", params={"force": "true"})
         operation = await http.get(f"/v1/{deleted.json()['name']}")
@@ -189,7 +189,7 @@ async def test_force_may_come_in_the_query(url: str):
 
 async def test_what_an_engine_was_created_with_is_given_back(url: str):
     spec = {"agentFramework": "google-adk", "classMethods": [{"api_mode": "", "parameters": {"a_b": {}}}]}
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         made = {
             "displayName": "deployed",
             "spec": spec,
@@ -223,7 +223,7 @@ async def test_a_mask_says_what_of_the_configuration_changes(url: str, mask: str
     name = await new_engine(url, contextSpec={"memoryBankConfig": VERTEX})
     changed = {"contextSpec": {"memoryBankConfig": {"ttlConfig": {"memory_revision_default_ttl": "90000s"}}}}
 
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         params = {"updateMask": mask} if mask else {}
         answer = await http.patch(f"/v1beta1/{name}", json=changed, params=params)
         config = answer.json()["response"]["contextSpec"]["memoryBankConfig"]
@@ -322,7 +322,7 @@ async def test_lists_are_filtered(url: str):
 )
 async def test_what_is_wrong_is_said_as_google_says_it(url: str, engine: dict[str, Any]):
     name = await new_engine(url)
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         for answer in (await http.post(ENGINES, json=engine), await http.patch(f"/v1/{name}", json=engine)):
             error = answer.json()["error"]
             assert (answer.status_code, error["status"]) == INVALID

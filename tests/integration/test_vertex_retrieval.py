@@ -90,7 +90,7 @@ async def test_a_scope_is_matched_whole_and_to_the_letter(google: Any):
 async def test_pages_are_walked_by_hand(url: str, google: Any):
     params: dict[str, Any] = {"page_size": 3}
     pager = await google.pager(simple_retrieval_params=params)
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         pages = [[FACTS.index(one.memory.fact) for one in pager.page]]
         asked = {"scope": SCOPE, "simpleRetrievalParams": {"page_size": 2}}
         while True:
@@ -108,7 +108,7 @@ async def test_sizes_have_a_default_and_a_maximum(url: str):
     for number in range(5):
         await google.create(f"fact {number}")
 
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
 
         async def size(**asked: Any) -> tuple[int, bool]:
             answer = await http.post(f"/v1/{google.engine}/memories:retrieve", json={"scope": SCOPE, **asked})
@@ -181,7 +181,7 @@ async def test_there_are_no_profiles_whatever_the_engine_is_configured_with(url:
     memory = {"structuredMemoryConfigs": [{"schemaConfigs": [{"id": "s", "schema": {"type": "OBJECT"}}]}]}
     engine = await new_engine(url, contextSpec={"memoryBankConfig": memory})
     memories = f"{url}/v1beta1/{engine}/memories"
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         profiles = await http.post(f"{memories}:retrieveProfiles", json={"scope": SCOPE})
         asked = {"scope": SCOPE, "memoryTypes": ["STRUCTURED_PROFILE"]}
         retrieved = await http.post(
@@ -205,7 +205,7 @@ async def test_what_changed_is_retrieved_as_it_is(url: str):
 
 @pytest.fixture
 async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         yield http
 
 

@@ -13,7 +13,7 @@ from tests.vertex_memories import INVALID, NOT_FOUND, new_engine, refusal, remem
 
 from runfold.settings import Settings
 
-SECOND = timedelta(seconds=1)
+SOON = timedelta(seconds=30)
 YEAR = timedelta(days=365)
 
 
@@ -73,17 +73,19 @@ async def test_a_revision_is_kept_for_as_long_as_somebody_says(url: str, google:
         [revision] = await google.revisions((await google.create(**asked)).name)
         return revision.expire_time - revision.create_time
 
-    assert abs(await kept(google) - YEAR) < SECOND
-    assert abs(await kept(of_engine) - timedelta(days=10)) < SECOND
-    assert abs(await kept(of_engine, revision_ttl="3600.5s") - timedelta(hours=1, seconds=0.5)) < SECOND
+    assert abs(await kept(google) - YEAR) < SOON
+    assert abs(await kept(of_engine) - timedelta(days=10)) < SOON
+    assert abs(await kept(of_engine, revision_ttl="3600.5s") - timedelta(hours=1, seconds=0.5)) < SOON
     [exact] = await of_engine.revisions((await of_engine.create(revision_expire_time=at)).name)
     assert exact.expire_time == at
 
 
 async def test_an_expired_revision_is_not_there(google: Any):
     created = await google.create("one")
-    await google.update(created.name, "two", revision_ttl="0.3s")
     passing = (await google.revisions(created.name))[0]
+    while passing.fact != "two":  # a busy machine may look too late
+        await google.update(created.name, "two", revision_ttl="4s")
+        passing = (await google.revisions(created.name))[0]
     await google.update(created.name, "three")
 
     async def is_gone() -> bool:

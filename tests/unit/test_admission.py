@@ -6,8 +6,12 @@ from hypothesis import strategies as st
 from tests.builders import event, event_id
 from tests.records import admit, logs, modest, portions, record, records, restored
 
-from runfold_projections.admission import Admission, Admitted
-from runfold_schemas.events import AssistantMessage, TokenUsage, ToolResult, UserMessage
+from runfold_projections.admission import SKIPPED, Admission, Admitted
+from runfold_schemas.events import (
+    AssistantMessage,
+    ToolResult,
+    UserMessage,
+)
 from runfold_schemas.runs import (
     PhaseChanged,
     RunCanceled,
@@ -19,6 +23,7 @@ from runfold_schemas.runs import (
     RunResumed,
     RunStarted,
 )
+from runfold_schemas.usage import TokenUsage
 
 OPENED = RunOpened(agent_id="a", log_id="l")
 HELLO = UserMessage(message="hello")
@@ -289,3 +294,14 @@ def test_publishing_what_counted_again_adds_nothing(log):
     copies = [one._replace(offset=one.offset + 1000) for one in counted]
 
     assert outcomes(admit([*log, *copies])[len(log) :]) == ["duplicate"] * len(copies)
+
+
+def test_a_skipped_record_counts_for_nothing_whatever_it_holds():
+    ordinary = [record(event(HELLO, event_id=event_id(offset)), offset) for offset in range(4)]
+    admission = Admission("run-1", skipped={range(1, 3)})
+
+    admitted = [admission.admit(each) for each in ordinary]
+
+    assert outcomes(admitted) == ["accepted", "undecodable", "undecodable", "accepted"]
+    assert [each.reason for each in admitted] == ["", SKIPPED, SKIPPED, ""]
+    assert admission.last_offset == 3

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders import event, events
+from tests.provider_types import check
 from tests.records import modest
 
 from runfold_projections.ledger import build_messages_from_events
@@ -139,10 +140,10 @@ def test_a_conversation_that_the_assistant_begins_gets_a_beginning():
     assert messages == ledger(SystemMessage(message="Be kind."), UserMessage(message=BEGINNING), said, ASKED)
 
 
-def test_instructions_within_the_conversation_are_said_by_the_user():
-    _, messages = mended(events(ASKED, SystemMessage(message="Be short.")))
+def test_instructions_within_the_conversation_stay_for_the_models_that_take_them():
+    log = events(ASKED, SystemMessage(message="Be short."))
 
-    assert messages == ledger(ASKED, UserMessage(message="[Instructions] Be short."))
+    assert mended(log) == ([], ledger(ASKED, SystemMessage(message="Be short.")))
 
 
 def test_a_result_that_no_call_waits_for_is_left_out():
@@ -160,6 +161,55 @@ def test_an_id_that_stands_twice_in_a_message_is_told_apart():
     second = [CALLED.model_copy(update=other), came[1].model_copy(update=other)]
     assert messages == ledger(ASKED, CALLED, second[0], came[0], second[1])
     assert [type(data) for data in appended] == [EventAmended, EventAmended]
+
+
+def test_two_calls_of_one_id_in_a_message_keep_both_their_results():
+    """Parallel calls of one id: their results follow both calls."""
+    came = [ToolResult(tool_call_id="c", result=number) for number in (1, 2)]
+
+    _, messages = mended(events(ASKED, CALLED, CALLED, *came, message_id="m"))
+
+    other = {"tool_call_id": "c-2"}
+    assert messages == ledger(
+        ASKED, CALLED, CALLED.model_copy(update=other), came[0], came[1].model_copy(update=other)
+    )
+
+
+def test_of_two_calls_of_one_id_a_result_belongs_to_its_tool():
+    buses = CALLED.model_copy(update={"tool_name": "buses"})
+    came = ToolResult(tool_call_id="c", tool_name="buses", result=1)
+
+    _, messages = mended(events(ASKED, CALLED, buses, came, message_id="m"))
+
+    results = {part.tool_use_id: part.content for part in messages[-1].parts}
+    assert results == {"c": {"error": INTERRUPTED}, "c-2": 1}
+
+
+def test_a_call_whose_id_another_message_uses_again_is_kept():
+    came = ToolResult(tool_call_id="c", result=1)
+
+    _, messages = mended(events(ASKED, CALLED, UserMessage(message="?"), CALLED, came))
+
+    assert [part.id for message in messages for part in message.parts if part.type == "tool_use"] == [
+        "c-2",
+        "c",
+    ]
+    assert [part.content for message in messages for part in message.parts if part.type == "tool_result"] == [
+        {"error": INTERRUPTED},
+        1,
+    ]
+
+
+def test_calls_without_ids_get_some_and_their_results_too():
+    call, came = CALLED.model_copy(update={"tool_call_id": ""}), ToolResult(tool_call_id="", result=1)
+
+    _, messages = mended(events(ASKED, call, call, came))
+
+    assert [part.id for part in messages[1].parts] == ["call-2", "call-3"]
+    assert [(part.tool_use_id, part.content) for part in messages[2].parts] == [
+        ("call-2", 1),
+        ("call-3", {"error": INTERRUPTED}),
+    ]
 
 
 def test_a_ledger_that_is_right_is_left_as_it_is():
@@ -207,7 +257,9 @@ def test_every_prefix_of_a_run_that_was_repaired_is_accepted_by_every_provider(l
             assert {fault.rule for fault in faults} <= {"inexpressible"}, appended
             blamed = [messages[fault.message_index].parts[fault.part_index].type for fault in faults]
             assert set(blamed) <= {"thinking"}, (provider, appended)
-            encode(messages, provider, lossy="drop" if thinks else "refuse")
+            request = encode(messages, provider, lossy="drop" if thinks else "refuse")
+            if request.body.get("messages") or request.body.get("contents") or request.body.get("input"):
+                check(provider, request.body)
 
 
 @modest

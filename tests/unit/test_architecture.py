@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SERVICES = ROOT / "services" / "runfold"
 PACKAGES = (ROOT / "schemas" / "runfold_schemas", ROOT / "projections" / "runfold_projections", SERVICES)
 
-ARCHITECTURE_BYTES_MAX = 23_800
+ARCHITECTURE_BYTES_MAX = 37_000
 COLUMNS_MAX = 100
 
 MANIFESTS = ROOT / "deploy" / "kubernetes"

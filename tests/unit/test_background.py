@@ -282,11 +282,13 @@ def test_an_interrupted_iteration_closes_the_iterator(times: int):
     async def numbers() -> AsyncIterator[int]:
         try:
             yield 1
-            for number in range(times):
-                threading.Timer(0.1 * number, interrupt).start()
+            interrupt()
             await asyncio.sleep(60)
         finally:
-            await asyncio.sleep(0.2)
+            for _ in range(times - 1):
+                await asyncio.sleep(0.1)  # the thread waits for this end
+                interrupt()
+            await asyncio.sleep(0.1)
             steps.append("cleaned up")
 
     with pytest.raises(KeyboardInterrupt):

@@ -2,14 +2,16 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka.admin import NewTopic
 from tests.builders import event
+from tests.partitions import partition_of
 
 from runfold.log.admin import LogAdmin
-from runfold.log.catalog import bell_record, life_record, partition_of
+from runfold.log.catalog import bell_record, life_record
 from runfold.log.settings import LogSettings
 from runfold_schemas import generate
 from runfold_schemas.catalog import Life
@@ -136,6 +138,12 @@ class _Created:
 
     def __init__(self) -> None:
         self.topics: dict[str, NewTopic] = {}
+        cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=1)])
+        self._client = SimpleNamespace(cluster=cluster, send=self._metadata)
+
+    async def _metadata(self, *_: object) -> Any:
+        topics = [(0, name, False, range(topic.num_partitions)) for name, topic in self.topics.items()]
+        return SimpleNamespace(topics=topics)
 
     async def create_topics(self, topics: list[NewTopic], *, timeout_ms: int) -> Any:
         self.topics |= {topic.name: topic for topic in topics}

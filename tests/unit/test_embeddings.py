@@ -331,7 +331,7 @@ async def test_what_does_not_pass_is_unavailable_with_the_last_answer():
 
 
 async def test_an_endpoint_that_is_silent_for_too_long_is_unavailable():
-    async with serving(silent, timeout_seconds=0.05) as (endpoint, embedder):
+    async with serving(silent, timeout_seconds=0.5) as (endpoint, embedder):
         with pytest.raises(UnavailableError, match="ReadTimeout"):
             await embedder.embed(["a"])
 
@@ -339,7 +339,7 @@ async def test_an_endpoint_that_is_silent_for_too_long_is_unavailable():
 
 
 async def test_a_silent_attempt_is_followed_by_another():
-    async with serving(silent, right, timeout_seconds=0.5) as (endpoint, embedder):
+    async with serving(silent, right, timeout_seconds=1.5) as (endpoint, embedder):
         assert len(await embedder.embed(["a"])) == 1
 
     assert len(endpoint.requests) == 2

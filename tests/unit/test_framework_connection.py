@@ -18,8 +18,8 @@ class Verbs:
         self.is_open = True
         self.loop = asyncio.get_running_loop()
 
-    async def use(self, seconds: float = 0) -> bool:
-        await asyncio.sleep(seconds)
+    async def use(self) -> bool:
+        await asyncio.sleep(0)
         return self.is_open
 
 
@@ -88,11 +88,19 @@ async def test_tasks_of_one_loop_share_the_connection_until_the_last_block_is_le
 async def test_a_connection_closes_after_the_call_that_uses_it(
     connection: DirectConnection[Verbs], made: list[Verbs]
 ):
+    began, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def use_slowly(verbs: Verbs) -> bool:
+        began.set()
+        await goes_on.wait()
+        return await verbs.use()
+
     async with connection:
-        call = asyncio.create_task(connection.run(lambda verbs: verbs.use(0.05)))
-        await asyncio.sleep(0.01)
+        call = asyncio.create_task(connection.run(use_slowly))
+        await began.wait()
 
     assert made[0].is_open
+    goes_on.set()
     assert await call
     assert not made[0].is_open
 

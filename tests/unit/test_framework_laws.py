@@ -5,7 +5,7 @@ accepted by every provider.
 from typing import Any
 
 from google.genai import types
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.builders import event, events
 from tests.framework_events import ANSWERED, ASKED, CALLED, SPOKE, adk, call, item, mended, result, text
@@ -58,6 +58,7 @@ _anything = st.recursive(
     st.sampled_from(["adk", "openai-agents", "vertex"]),
     st.lists(_anything, max_size=3),
 )
+@example({}, "adk", [{"functionCall": {"name": ["look"]}}, {"functionResponse": {"name": {}}}])
 def test_no_body_raises(body: dict[str, Any], framework: Any, parts: list[Any]):
     for each in (body, body | {"content": {"parts": parts}}, body | {"content": parts, "role": "user"}):
         log = events(FrameworkEvent(framework=framework, body=each))

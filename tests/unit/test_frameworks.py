@@ -32,7 +32,7 @@ from runfold_projections.providers import encode
 from runfold_projections.repair import BEGINNING, INTERRUPTED
 from runfold_schemas.data import Data
 from runfold_schemas.events import EventAmended, StandIn, ToolResult
-from runfold_schemas.messages import DocumentPart, ImagePart, Message, TextPart
+from runfold_schemas.messages import DocumentPart, ImagePart, Message, Provider, TextPart
 
 SIGNATURE = b64encode(b"signed").decode()
 
@@ -266,6 +266,45 @@ def test_instructions_and_what_the_user_shows_are_understood():
     log = [item(type="message", role="developer", content="Be kind."), item(role="user", content=content)]
 
     assert openai(*log) == [{"role": "system", "content": "Be kind."}, {"role": "user", "content": content}]
+
+
+BY_ID = [
+    {"type": "input_image", "file_id": "file-1", "detail": "high"},
+    {"type": "input_file", "file_id": "file-2", "detail": "low"},
+]
+
+
+def test_files_that_openai_has_under_an_id_go_back_by_the_id():
+    content = [{"type": "input_text", "text": "See:"}, *BY_ID]
+    output = [{"type": "input_text", "text": "Seen."}, *BY_ID]
+    log = [
+        item(role="user", content=content),
+        CALLED,
+        item(type="function_call_output", call_id="call_1", output=output),
+    ]
+
+    assert openai(*(each.model_copy(update={"files_by_id": True}) for each in log)) == [
+        each.body for each in log
+    ]
+
+
+def test_the_ledger_of_an_event_that_an_earlier_version_wrote_stays_without_the_files():
+    assert openai(item(role="user", content=[{"type": "input_text", "text": "See:"}, *BY_ID])) == [
+        {"role": "user", "content": "See:"}
+    ]
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "bedrock", "gemini"])
+def test_a_file_under_an_id_of_openai_is_named_as_what_others_cannot_fetch(provider: Provider):
+    log = item(role="user", content=[{"type": "input_text", "text": "See:"}, *BY_ID])
+    messages = ledger(log.model_copy(update={"files_by_id": True}))
+
+    dropped = encode(messages, provider, lossy="drop").dropped
+
+    assert [(fault.rule, fault.part_index) for fault in dropped] == [
+        ("inexpressible", 1),
+        ("inexpressible", 2),
+    ]
 
 
 def test_an_output_may_hold_an_image_and_a_custom_tool_takes_its_own():

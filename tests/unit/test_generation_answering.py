@@ -39,3 +39,19 @@ async def test_a_memory_that_others_change_again_and_again_is_given_up():
 
     with pytest.raises(MemoryChangedError, match="tea"):
         await Answers(memories, None).change_memories("bank", SCOPE, [fact("Likes tea")], GenerationOptions())
+
+
+async def test_an_answer_is_in_the_order_of_the_facts():
+    # A fact that a memory has word for word is decided first.
+    memories = RememberedMemories(record("Likes tea", memory_id="tea"))
+
+    done = await Answers(memories, None).change_memories(
+        "bank", SCOPE, [fact("Has a dog"), fact("Lives in Lyon"), fact("Likes tea")], GenerationOptions()
+    )
+
+    assert [change.action for change in done] == ["CREATED", "CREATED", "UPDATED"]
+    assert [memories.records[change.memory_id].memory.fact for change in done] == [
+        "Has a dog",
+        "Lives in Lyon",
+        "Likes tea",
+    ]

@@ -2,7 +2,9 @@
 settings, small files.
 """
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,20 +14,23 @@ from pathlib import Path
 
 import prometheus_client
 import pytest
-from tests.servers import MONGO_IMAGE
+from tests.servers import image
 from typer.testing import CliRunner
 
 import runfold.api.app
+import runfold.archiver.service
 import runfold.projector.service
+import runfold.tracer.service
 from runfold.cli.program import app
 from runfold.local.kafka import SETTINGS
 from runfold.local.kafka_jars import KAFKA_VERSION
 from runfold.settings import Settings
-from runfold_schemas.topics import CATALOG_PARTITIONS, DEAD_LETTER_BYTES_MAX
+from runfold_schemas.topics import DEAD_LETTER_BYTES_MAX, PARTITIONS_DEFAULT
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 PAGES = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+MAKEFILE = (ROOT / "Makefile").read_text()
 DEPLOYING = (ROOT / "deploy" / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -140,6 +145,8 @@ def test_every_command_has_an_example_and_says_what_it_needs():
 def test_every_metric_is_in_the_table_of_metrics():
     assert runfold.api
     assert runfold.projector.service
+    assert runfold.tracer.service
+    assert runfold.archiver.service
     names = {
         f"{metric.name}_total" if metric.type == "counter" else metric.name
         for metric in prometheus_client.REGISTRY.collect()
@@ -160,17 +167,89 @@ def test_the_kafka_of_compose_is_set_as_that_of_the_local_stack():
     assert {name: compose[name] for name in both} == {name: SETTINGS[name] for name in both}
 
 
+def test_the_first_key_has_the_same_scopes_everywhere():
+    texts = [ROOT / "docker-compose.yml", *ROOT.glob("docs/*.md"), *(ROOT / "deploy").rglob("*.*")]
+    commands = [
+        " ".join(command.split())
+        for text in texts
+        if text.is_file()
+        for command in re.findall(r"keys add\s+admin((?:\s+--scope \w+)+)", text.read_text())
+    ]
+
+    assert len(commands) >= 4
+    assert set(commands) == {"--scope administer --scope read"}
+
+
 def test_what_the_design_relies_on_has_its_value_and_reason_in_the_deployment_page():
     for name in RELIED_ON:
         assert f"`{name}`" in DEPLOYING
     assert int(SETTINGS["message.max.bytes"]) >= DEAD_LETTER_BYTES_MAX
     assert int(SETTINGS["replica.fetch.max.bytes"]) >= DEAD_LETTER_BYTES_MAX
-    assert f"{CATALOG_PARTITIONS} partitions, `compact`" in DEPLOYING
+    assert f"{PARTITIONS_DEFAULT} partitions or `RUNFOLD_PARTITIONS`, `compact`" in DEPLOYING
 
 
 def test_compose_and_tests_run_the_same_servers():
-    assert f"image: apache/kafka:{KAFKA_VERSION}\n" in COMPOSE
-    assert f"image: {MONGO_IMAGE}\n" in COMPOSE
+    assert image("apache/kafka").partition("@")[0] == f"apache/kafka:{KAFKA_VERSION}"
+    assert image("mongo").partition("@")[0] == "mongo:8.0"
+
+
+def test_a_script_names_the_images_of_others_by_their_digests(tmp_path: Path):
+    places = ("docker-compose.yml", "deploy/Dockerfile", "deploy/pin.sh")
+    for place in places:
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / place, tmp_path / place)
+    docker, digest = tmp_path / "docker", f"sha256:{'7' * 64}"
+    docker.write_text(f"#!/bin/sh\necho {digest}\n")
+    docker.chmod(0o700)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+
+    for _ in range(2):  # a second time, new digests stand in the place of the old ones
+        subprocess.run([tmp_path / "deploy" / "pin.sh"], check=True, env={"PATH": path})
+
+    compose, dockerfile, _ = ((tmp_path / place).read_text() for place in places)
+    assert compose.replace(f"@{digest}", "") == COMPOSE
+    assert dockerfile.replace(f"@{digest}", "") == (ROOT / "deploy" / "Dockerfile").read_text()
+    pinned = rf"(?:image: |ARG PYTHON=)\S+@{digest}\n"
+    assert (len(re.findall(pinned, compose)), len(re.findall(pinned, dockerfile))) == (2, 1)
+
+
+def test_the_image_and_its_sbom_have_the_same_packages():
+    packages = re.search(r"^IMAGE := (.+)$", MAKEFILE, flags=re.MULTILINE)[1]
+
+    assert packages in (ROOT / "deploy" / "Dockerfile").read_text()
+
+
+def test_the_lock_names_the_public_index_and_a_hash_for_each_file():
+    text = (ROOT / "uv.lock").read_text()
+    files = [
+        file
+        for package in tomllib.loads(text)["package"]
+        if "registry" in package["source"]
+        for file in [*package["wheels"], *([package["sdist"]] if "sdist" in package else [])]
+    ]
+
+    assert set(re.findall(r"https?://[^/\"]+", text)) == {
+        "https://pypi.org",
+        "https://files.pythonhosted.org",
+    }
+    assert len(files) > 1000
+    assert all(re.fullmatch("sha256:[0-9a-f]{64}", file["hash"]) for file in files)
+
+
+def test_make_gets_uv_by_the_hashes_of_the_lock():
+    printed = subprocess.run(
+        [sys.executable, "deploy/locked.py", "uv"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+    assert re.match(r"uv==[\d.]+( --hash=sha256:[0-9a-f]{64}){10,}\n$", printed)
+
+
+def test_make_test_runs_every_folder_of_tests_once():
+    named = re.findall(r"^WITH(?:OUT)?_SERVERS := (.+)$", MAKEFILE, flags=re.MULTILINE)
+    folders = sorted({str(file.parent.relative_to(ROOT)) for file in (ROOT / "tests").glob("*/test_*.py")})
+
+    assert sorted(" ".join(named).split()) == folders
+    assert sorted(PROJECT["tool"]["pytest"]["ini_options"]["testpaths"]) == folders
 
 
 def test_agents_install_pydantic_and_aiokafka_alone():
@@ -260,7 +339,7 @@ def _commands() -> Iterator[tuple[list[str], Callable[..., object]]]:
     for before, group in groups:
         for command in group.registered_commands:
             assert command.callback is not None
-            yield [*before, command.callback.__name__], command.callback
+            yield [*before, command.name or command.callback.__name__], command.callback
 
 
 def _default(name: str, value: object) -> str:

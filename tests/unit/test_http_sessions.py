@@ -2,24 +2,35 @@
 problem document too.
 """
 
+import asyncio
+from contextlib import suppress
+
 import httpx
 import pytest
+from tests.processes import free_port
 
 from runfold.http.problems import problem_of
-from runfold.local import free_port
-from runfold.remote.api_client import error_of
+from runfold.remote import api_client
+from runfold.remote.api_client import HttpClient, error_of
 from runfold.remote.sessions import HttpSessions
+from runfold.settings import Settings
 from runfold_schemas.errors import (
     ConfigurationError,
+    DeadLetterNotFoundError,
     EventTooLargeError,
+    ForbiddenError,
     InvalidEventError,
     InvalidIdError,
+    NotQuarantinedError,
     NotYetVisibleError,
+    OutsideLimitsError,
+    QuarantinedError,
     RejectedError,
     RunConflictError,
     RunEndedError,
     RunfoldError,
     RunNotFoundError,
+    ScopeMissingError,
     SessionConflictError,
     SessionEndedError,
     SessionNotFoundError,
@@ -33,12 +44,21 @@ ERRORS = [
     InvalidIdError("app is empty", name="app", value=""),
     RunNotFoundError("r"),
     RunConflictError("r", agent_id="a", session_id=None),
+    RunConflictError("r"),
+    ScopeMissingError("this needs a scope", missing_scope="read"),
+    OutsideLimitsError("this needs an agent", limit="agents", value="desk"),
+    OutsideLimitsError("this needs all users", limit="users"),
+    ForbiddenError("this is refused"),
     RunEndedError("r"),
     SessionNotFoundError("s"),
     SessionConflictError("s"),
     SessionEndedError("s"),
     RejectedError("r", offset=-1, reason="expected_offset"),
     NotYetVisibleError("r", min_offset=3, timeout_seconds=0.5),
+    QuarantinedError("run:r", offset=7, reason="ValueError: no"),
+    QuarantinedError("run:r", reason="ValueError: no"),
+    DeadLetterNotFoundError("t:1"),
+    NotQuarantinedError("run:r"),
     UnavailableError("Kafka", reason="away"),
     ConfigurationError("set it"),
 ]
@@ -97,6 +117,29 @@ async def test_a_server_that_is_not_there_is_unavailable_and_the_client_can_be_u
         await sessions.close()
         with pytest.raises(UnavailableError):
             await sessions.delete("s")
+
+
+async def test_a_connection_is_given_up_before_the_server_closes_it(monkeypatch: pytest.MonkeyPatch):
+    connections = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        with suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        writer.close()
+
+    assert Settings.model_fields["keep_alive_seconds"].default > api_client.IDLE_SECONDS
+    monkeypatch.setattr(api_client, "IDLE_SECONDS", 0.01)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        client = HttpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        for _ in range(2):
+            assert await client.call("GET", "runs") == b"{}"
+            await asyncio.sleep(0.02)
+        await client.close()
+
+    assert connections == 2
 
 
 async def test_an_error_without_a_text_is_named(monkeypatch: pytest.MonkeyPatch):

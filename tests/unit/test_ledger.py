@@ -15,7 +15,6 @@ from runfold_schemas.events import (
     PlannerNote,
     SystemMessage,
     Thinking,
-    TokenUsage,
     ToolCall,
     ToolResult,
     UserMessage,
@@ -32,6 +31,7 @@ from runfold_schemas.runs import (
     RunResumed,
     RunStarted,
 )
+from runfold_schemas.usage import TokenUsage
 
 
 def test_results_that_add_nothing_leave_the_assistant_message_open():

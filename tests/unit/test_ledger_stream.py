@@ -226,7 +226,7 @@ def test_a_message_comes_out_when_it_is_closed_and_waits_for_no_late_result():
     said, answered, asked = stream.feed(11, text)
 
     assert said.late == asked.late == ()
-    assert answered == Draft("user", [12], late=(12,))
+    assert answered == Draft("user", [12], late=(12,), place=10)
     assert answered.message({12: result}) == Message(
         role="user", parts=(ToolResultPart(tool_use_id="1", content="r"),)
     )

@@ -425,3 +425,33 @@ def test_a_head_stands_until_it_expires_or_was_deleted():
     assert not head(deleted_at=EPOCH).exists_at(EPOCH)
     assert head(expires_at=EPOCH + timedelta(seconds=1)).exists_at(EPOCH)
     assert not head(expires_at=EPOCH).exists_at(EPOCH)
+
+
+def test_a_revision_is_never_older_than_the_one_before():
+    changes = [created(), updated(), updated("likes milk"), deleted()]
+    late = [EPOCH, EPOCH - timedelta(milliseconds=1), EPOCH - timedelta(hours=1), EPOCH]
+    fold = MemoryFold({})
+
+    for offset, (one, at) in enumerate(zip(changes, late, strict=True)):
+        fold.take(KEY, event(one, event_id=event_id(offset), timestamp=at), offset)
+
+    assert [revision.created_at for _, revision in fold.revisions] == [EPOCH] * 4
+    assert fold.heads[KEY].head.changed_at == EPOCH
+    assert not fold.refused
+
+
+def test_a_bank_that_cannot_be_stored_is_undecodable():
+    # Each customization takes two bytes, and 45 with the fields that it leaves out.
+    one = config([{}])
+    small, large = (
+        BankCreated(bank_id="b", config=one.model_copy(update={"customizations": one.customizations * count}))
+        for count in (100_000, 400_000)
+    )
+
+    assert bank_event(record(event(small), key=b"bank:b"))[0] == "bank:b"
+    with pytest.raises(UndecodableError, match="bytes when stored"):
+        bank_event(record(event(large), key=b"bank:b"))
+
+
+def config(customizations: list[dict[str, Any]]) -> BankConfig:
+    return BankConfig.model_validate({"customizations": customizations})

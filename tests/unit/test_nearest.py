@@ -101,7 +101,7 @@ class Scope:
     """
 
     def __init__(self, count: int, stored: dict[str, bytes] | None = None) -> None:
-        self.topics, self.memories, self.vectors = self, self, self
+        self.names, self.memories, self.vectors = self, self, self
         self._records = {f"k{number}": record(f"fact {number}") for number in range(count)}
         self.stored = {} if stored is None else stored
         self.reads: list[int] = []

@@ -7,17 +7,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from types import UnionType
-from typing import Any, Union, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
 
 import pytest
 from tests.faces import FACES, INTERNAL, public_methods
 
 import runfold
-from runfold import Envelope, Memories, Run, Runfold, Sessions
+from runfold import AsOfOptions, Envelope, LedgerOptions, Memories, Run, Runfold, Sessions
 from runfold.access.direct import _DirectGeneration
-from runfold.client.envelope import ResponseEnvelope, event_of
+from runfold.cli.quarantine_commands import KindName
+from runfold.cli.run_commands import SortName, StatusName
+from runfold.client.envelope import RecordOptions, event_of
 from runfold.client.memory import MemoryVerbs
 from runfold.client.memory_changes import check_memory
 from runfold.client.runfold import LogOptions, RunOptions
@@ -25,9 +28,17 @@ from runfold.client.session import SessionVerbs
 from runfold.generation.generator import Generator
 from runfold.generation.verbs import GenerationVerbs
 from runfold.log.settings import LogSettings
+from runfold.permissions.memories import PermittedMemories
+from runfold.permissions.sessions import PermittedSessions
+from runfold.query.parameters import as_of, validator
+from runfold.query.run_selection import RunSelection
 from runfold.remote.memories import HttpMemories
+from runfold.remote.operations import HttpOperations
+from runfold.remote.runs import HttpRun, HttpRuns, RunFilters
 from runfold.remote.sessions import HttpSessions
+from runfold_projections.providers import ValidateOptions
 from runfold_schemas import errors
+from runfold_schemas.lists import QuarantineKind, RunSort, ShownStatus
 
 GENERATION = {"generate", "ingest"}
 
@@ -74,13 +85,18 @@ def test_all_that_is_named_can_be_imported():
 def test_the_clients_over_http_are_importable_from_runfold_too():
     assert runfold.HttpSessions is HttpSessions
     assert runfold.HttpMemories is HttpMemories
+    assert runfold.HttpRuns is HttpRuns
+    assert runfold.HttpOperations is HttpOperations
     with pytest.raises(AttributeError, match="no attribute 'HttpSession'"):
         _ = runfold.HttpSession
 
 
 @pytest.mark.parametrize(
     ("verbs", "ways"),
-    [(SessionVerbs, (Sessions, HttpSessions)), (MemoryVerbs, (Memories, HttpMemories))],
+    [
+        (SessionVerbs, (Sessions, HttpSessions, PermittedSessions)),
+        (MemoryVerbs, (Memories, HttpMemories, PermittedMemories)),
+    ],
 )
 def test_the_verbs_of_all_ways_have_the_same_signatures(verbs: type, ways: tuple[type, ...]):
     """Names, order, kinds, defaults and annotations of all parameters, and what is returned."""
@@ -96,6 +112,69 @@ def test_the_verbs_of_generation_have_the_same_signatures_in_all_ways():
     assert signatures(HttpMemories, GENERATION) == expected
     assert signatures(_DirectGeneration, GENERATION) == expected
     assert signatures(Generator, {"generate"}) == {"generate": expected["generate"]}
+
+
+@pytest.mark.parametrize("verb", ["faults", "fork", "state_changes", "view"])
+def test_the_verbs_of_a_run_have_the_same_parameters_over_http(verb: str):
+    (*expected, _), (*found, _) = signatures(Run, {verb})[verb], signatures(HttpRun, {verb})[verb]
+
+    assert found == expected
+
+
+def test_a_ledger_is_read_as_of_the_same_moments_over_http():
+    assert get_type_hints(HttpRun.ledger)["options"] == Unpack[AsOfOptions]
+    assert set(get_type_hints(AsOfOptions)) == inspect.signature(as_of).parameters.keys()
+    assert set(get_type_hints(AsOfOptions)) < set(get_type_hints(LedgerOptions))
+    assert get_type_hints(Run.ledger)["options"] == Unpack[LedgerOptions]
+
+
+def test_what_a_client_over_http_takes_and_returns_is_importable_from_runfold():
+    annotations = [
+        *get_type_hints(RunFilters).values(),
+        *(
+            annotation
+            for face in (HttpRuns, HttpRun, HttpOperations)
+            for method in public_methods(face).values()
+            for annotation in get_type_hints(method).values()
+        ),
+    ]
+    named = {
+        kind.__name__
+        for annotation in annotations
+        for kind in classes_in(annotation)
+        if kind.__module__.partition(".")[0].startswith("runfold")
+    }
+    choices = [choice for annotation in annotations for choice in choices_in(annotation)]
+    offered = [getattr(runfold, name) for name in (*runfold.__all__, *runfold._OVER_HTTP)]
+
+    assert {"RunSummary", "AgentDocument", "DeadLetterEntry", "QuarantineEntry", "RunFilters"} <= named
+    assert all(hasattr(runfold, name) for name in named)
+    assert {"open", "tokens", "record"} <= {text for choice in choices for text in get_args(choice)}
+    assert all(choice in offered for choice in choices)
+    assert runfold.Moment == datetime | timedelta | str
+
+
+def test_runs_are_listed_over_http_by_the_parameters_of_every_selection():
+    assert set(get_type_hints(RunFilters)) == set(RunSelection.model_fields)
+    assert get_type_hints(HttpRuns.list)["filters"] == Unpack[RunFilters]
+    assert get_type_hints(RunFilters)["sort"] == RunSelection.model_fields["sort"].annotation
+
+
+@pytest.mark.parametrize(
+    ("of_commands", "choices"),
+    [(StatusName, ShownStatus), (SortName, RunSort), (KindName, QuarantineKind)],
+)
+def test_commands_offer_the_choices_of_lists(of_commands: type[StrEnum], choices: Any):
+    assert {each.value for each in of_commands} == set(get_args(choices))
+
+
+async def test_a_filter_of_runs_that_is_none_does_not_restrict():
+    """`pairs` is the only one that does not pass None on."""
+    optional = {name for name, kind in get_type_hints(RunFilters).items() if type(None) in get_args(kind)}
+    assert optional == set(RunSelection.model_fields) - {"status", "sort", "ascending"}
+
+    with pytest.raises(runfold.UnavailableError):
+        await HttpRuns("http://127.0.0.1:1").list(**dict.fromkeys(optional))
 
 
 def signatures(kind: type, names: set[str]) -> dict[str, list[Any]]:
@@ -124,8 +203,8 @@ def test_verbs_show_the_fields_of_an_envelope(verb: Any):
 
 
 def test_recording_and_opening_show_their_options():
-    assert get_type_hints(Run.record)["envelope"] == Unpack[ResponseEnvelope]
-    assert get_type_hints(Run.record_stream)["envelope"] == Unpack[ResponseEnvelope]
+    assert get_type_hints(Run.record)["options"] == Unpack[RecordOptions]
+    assert get_type_hints(Run.record_stream)["options"] == Unpack[RecordOptions]
     assert get_type_hints(inspect.unwrap(Runfold.run))["options"] == Unpack[RunOptions]
     assert get_type_hints(Runfold.__init__)["options"] == Unpack[LogOptions]
 
@@ -205,7 +284,7 @@ async def test_a_client_that_was_not_entered_says_so():
     calls = [
         lambda: client.open_run(agent_id="a"),
         lambda: client.get_run("r-1"),
-        client.runs,
+        lambda: anext(client.runs()),
         lambda: client.sessions.create(app="a"),
         lambda: client.sessions.view("s-1"),
         lambda: client.sessions.append("s-1", message),
@@ -243,3 +322,21 @@ def classes_in(annotation: Any) -> Iterator[type]:
             yield from classes_in(argument)
     elif isinstance(annotation, type):
         yield annotation
+
+
+def choices_in(annotation: Any) -> Iterator[Any]:
+    """The `Literal`s that an annotation is made of."""
+    if get_origin(annotation) is Literal:
+        yield annotation
+    else:
+        for argument in get_args(annotation):
+            yield from choices_in(argument)
+
+
+def test_a_ledger_is_validated_with_the_same_parameters_everywhere():
+    """What the log itself says is no parameter."""
+    options = ValidateOptions.__annotations__.keys() - {"broken_off", "blobs"}
+
+    assert inspect.signature(Run.faults).parameters.keys() - {"self", "provider", "options"} == options
+    assert get_type_hints(Run.faults)["options"] == Unpack[AsOfOptions]
+    assert inspect.signature(validator).parameters.keys() - {"validate"} == options

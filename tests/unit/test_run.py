@@ -11,7 +11,11 @@ from tests.records import ONE_OF_EACH, admit, logs, modest, portions, record, re
 from runfold_projections.admission import Admitted
 from runfold_projections.run import RunRecord, TokenTotals, fold
 from runfold_schemas.data import Data
-from runfold_schemas.events import AssistantMessage, PlannerNote, TokenUsage, UserMessage
+from runfold_schemas.events import (
+    AssistantMessage,
+    PlannerNote,
+    UserMessage,
+)
 from runfold_schemas.runs import (
     PhaseChanged,
     RunCanceled,
@@ -23,6 +27,7 @@ from runfold_schemas.runs import (
     RunResumed,
     RunStarted,
 )
+from runfold_schemas.usage import TokenUsage
 
 EMPTY = RunRecord(run_id="run-1")
 OPENED = RunOpened(agent_id="agent-1", log_id="log-1")

@@ -2,14 +2,19 @@
 
 import inspect
 import json
+import re
+import sys
+from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from pydantic import ValidationError
 
+from runfold.log import oauth
 from runfold.log.settings import OPTIONS, LogSettings
 from runfold.settings import Settings, fault_of, unknown_variables
+from runfold_schemas.errors import ConfigurationError
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +37,9 @@ def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("kafka_options", '{"sasl_mechanism": "PLAIN"}', "security_protocol is PLAINTEXT, which has no SASL"),
         ("kafka_options", '{"security_protocol": "SASL_SSL"}', "needs sasl_plain_username"),
         ("kafka_options", '{"security_protocol": "SSL", "ssl_cafile": "/no/ca"}', "there is no file /no/ca"),
+        ("kafka_options", '{"bogus": 1}', "there are: client_id, connections_max_idle_ms"),
         ("mongo", "localhost", "begins with mongodb://"),
+        ("mongo", "mongodb://u:pw@h/?w=1&bogus=S3CRET", "unknown option bogus"),
         ("prefix", "a.b", "A-Z, a-z, 0-9 and -"),
         ("database", "a.b/c", "cannot name a MongoDB database"),
         ("database", "", "cannot name a MongoDB database"),
@@ -97,6 +104,24 @@ def test_what_is_right_is_taken(monkeypatch: pytest.MonkeyPatch):
     assert settings.log_level == "DEBUG"
 
 
+def test_the_archive_of_settings_is_that_of_their_prefix_and_is_opened_once(tmp_path: Path):
+    settings = Settings(archive_url=f"file://{tmp_path}")  # type: ignore[arg-type]  # as in the environment
+    acme = settings.of_tenant("acme", database="acme", partitions=None)
+
+    archived = settings.log().archived
+
+    assert archived is settings.log("other").of_visitor().archived is not None
+    assert archived is not acme.log().archived is not None
+    assert Settings().log().archived is None
+
+
+def test_the_libraries_of_the_archive_are_missed_when_it_is_needed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+
+    with pytest.raises(ConfigurationError, match=re.escape("install 'runfold[archive]'")):
+        Settings(archive_url="file:///never-opened").log()  # type: ignore[arg-type]  # as in the environment
+
+
 def test_the_database_is_the_prefix_until_it_is_told_otherwise(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RUNFOLD_PREFIX", "second")
 
@@ -113,10 +138,10 @@ def test_a_mistyped_variable_is_told_with_the_one_that_was_meant():
 
 
 def test_every_option_is_one_that_every_client_of_aiokafka_has():
-    files = {name for name in OPTIONS if name.endswith("file")}
+    ours = {name for name in OPTIONS if name.endswith("file")} | set(oauth.OPTIONS)
 
     for client in (AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient):
-        assert OPTIONS - files <= inspect.signature(client).parameters.keys()
+        assert OPTIONS - ours <= inspect.signature(client).parameters.keys()
 
 
 def test_the_client_refuses_what_the_services_refuse():

@@ -11,9 +11,10 @@ from concurrent.futures import Future
 from typing import Any, Self, get_type_hints
 
 import pytest
+from tests.builders import event
 from tests.faces import INTERNAL
 
-from runfold import AssistantMessage, UserMessage, sync
+from runfold import AssistantMessage, Position, UserMessage, sync
 from runfold.client import recording
 from runfold.client.background import background
 from runfold.client.background_reading import BackgroundReading
@@ -27,12 +28,12 @@ PAIRS = [(Runfold, sync.Runfold), (Run, sync.Run), (Sessions, sync.Sessions), (M
 NOT_VERBS = {"connection"}
 """What services use: the connection of an event loop."""
 
-ADDED = {"close", "life", "is_new"}
+ADDED = {"close", "forked_from", "life", "is_new"}
 """Properties for attributes of a run, and the end of a connection that needs no block."""
 
 OTHER_ANSWERS = {
     Runfold: {"history", "run", "runs", "session_runs", "sessions", "memories"},
-    Run: {"events", "history", "record_stream", "send"},
+    Run: {"events", "fork", "history", "record_stream", "send"},
 }
 """Verbs whose asynchronous answer is an iterator, a task or an asynchronous object."""
 
@@ -121,13 +122,14 @@ class FakeRun:
         for number in range(3):
             yield number
 
-    def record_stream(self, stream: Any, *, provider: Any, request: Any) -> Any:
-        assert request is None
-        return recording.record_stream(stream, self._publish, provider=provider, tool_names={})
+    def record_stream(self, stream: Any, *, provider: Any, **options: Any) -> Any:
+        assert set(options.values()) == {None}
+        return recording.record_stream(stream, recording.Recording(event, self._publish, provider=provider))
 
-    async def _publish(self, parts: Any, *_: Any) -> None:
+    async def _publish(self, events: Any) -> list[Position]:
         assert not self._client.closed.is_set()
-        self.published += parts
+        self.published += [each.data for each in events]
+        return [Position("r", offset) for offset in range(len(events))]
 
 
 class FakeReader:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from runfold.http.app import new_app
+from runfold.http.route_rules import RULES, Rule, Whose
 from runfold.vertex import RouteGroup, build_vertex_app, mount
 from runfold.vertex.errors import Status, WireError, status_of
 from runfold.vertex.generation import generation_routes
@@ -26,6 +27,7 @@ from runfold_schemas.errors import (
     InvalidEventError,
     InvalidIdError,
     NotYetVisibleError,
+    QuarantinedError,
     RejectedError,
     RunfoldError,
     SessionConflictError,
@@ -36,6 +38,11 @@ from runfold_schemas.errors import (
 
 ENGINE = "/v1beta1/projects/p/locations/l/reasoningEngines/1"
 SHORT = "/v1/reasoningEngines/1"
+
+
+OWN = dict.fromkeys(
+    ("GET /v1/things", "POST /reasoningEngines/{engine}:fail"), Rule((frozenset(),), Whose.NOBODY)
+)
 
 
 class Thing(Message):
@@ -73,7 +80,7 @@ async def ready() -> None:
 
 @pytest.fixture
 async def client() -> Any:
-    app = new_app("ours", ready=ready)
+    app = new_app("ours", ready=ready, rules=RULES | OWN)
 
     @app.get("/v1/things")
     async def things() -> dict[str, str]:
@@ -85,7 +92,7 @@ async def client() -> Any:
         Route(f"{one}/sessions/{{session}}", show, methods=["GET"]),
         Route(f"{one}:fail", fail, methods=["POST"]),
     ]
-    mount(app, build_vertex_app(RouteGroup(routes, {"createThing": created})))
+    mount(app, build_vertex_app(RouteGroup(routes, {"createThing": created}), rules=RULES | OWN))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://any") as client:
         yield client
@@ -176,8 +183,9 @@ async def test_an_operation_that_never_was_is_not_found(client: httpx.AsyncClien
 )
 async def test_an_operation_on_memories_that_never_was_is_not_found(id_: str):
     nowhere: Any = None
-    vertex = build_vertex_app(memory_routes(nowhere), generation_routes(nowhere))
-    transport = httpx.ASGITransport(vertex, raise_app_exceptions=False)
+    app = new_app("ours", ready=ready)
+    mount(app, build_vertex_app(memory_routes(nowhere), generation_routes(nowhere)))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://any") as client:
         assert error_of(await client.get(f"{ENGINE}/operations/{id_}")) == (404, "NOT_FOUND")
 
@@ -206,7 +214,16 @@ async def test_our_own_paths_stay_ours(client: httpx.AsyncClient):
     "body", [b"{", b"[]", b"1", b'{"count": "x"}', b'{"count": NaN}', b'{"someText": 1}', b"\xff"]
 )
 async def test_a_body_that_is_wrong_is_an_invalid_argument(client: httpx.AsyncClient, body: bytes):
-    assert error_of(await client.post(f"{ENGINE}/sessions", content=body)) == (400, "INVALID_ARGUMENT")
+    headers = {"Content-Type": "application/json; charset=utf-8"}
+    answer = await client.post(f"{ENGINE}/sessions", content=body, headers=headers)
+    assert error_of(answer) == (400, "INVALID_ARGUMENT")
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "text/json", ""])
+async def test_a_body_of_another_media_type_is_refused(client: httpx.AsyncClient, media_type: str):
+    headers = {"Content-Type": media_type} if media_type else {}
+    answer = await client.post(f"{ENGINE}/sessions", content=b"{}", headers=headers)
+    assert error_of(answer) == (415, "INVALID_ARGUMENT")
 
 
 async def test_no_body_is_an_empty_message(client: httpx.AsyncClient):
@@ -250,6 +267,7 @@ async def test_what_is_no_size_is_refused(client: httpx.AsyncClient, size: str):
         (RejectedError("x", offset=1, reason="y"), "ABORTED"),
         (UnavailableError("Kafka", reason="x"), "UNAVAILABLE"),
         (NotYetVisibleError("x", min_offset=1, timeout_seconds=1), "DEADLINE_EXCEEDED"),
+        (QuarantinedError("run:x", reason="y"), "FAILED_PRECONDITION"),
         (RunfoldError("x"), "INTERNAL"),
     ],
 )

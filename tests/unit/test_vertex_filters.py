@@ -240,3 +240,11 @@ def test_what_has_to_be_equal_is_so_in_all_it_holds_of(filter_: Filter, found: d
     assume(matches(filter_, found.get))
 
     assert {path: found.get(path) for path in equalities(filter_)} == equalities(filter_)
+
+
+def test_a_filter_has_a_limit():
+    fields: dict[str, Kind] = {"fact": "text"}
+
+    parse_filter('fact="' + "a" * 1_993 + '"', fields)
+    with pytest.raises(InvalidEventError, match="2,001 characters; 2,000 are allowed"):
+        parse_filter('fact="' + "a" * 1_994 + '"', fields)

@@ -11,6 +11,7 @@ from typing import Any
 
 from runfold.ids import new_event_id
 from runfold.projector.active import ActiveRun, Folded
+from runfold.projector.suspects import Suspects
 from runfold.projector.unsaved import FORWARDS_BYTES_MAX, UnsavedRuns
 from runfold.projector.writer import Writer, _pause_after
 from runfold.store.runs import RunState
@@ -92,6 +93,8 @@ async def writing() -> AsyncIterator[tuple[Writer, Runs, Values, Gate]]:
         None,  # type: ignore[arg-type]  # nothing is published here
         SimpleNamespace(pages=None, runs=runs, values=values),  # type: ignore[arg-type]  # and no page written
         forwarder=gate,  # type: ignore[arg-type]
+        safeguards=SimpleNamespace(suspects=Suspects(), skips=None),  # type: ignore[arg-type]
+        has_keys=None,  # type: ignore[arg-type]  # nothing is buried
     )
     forwarding = asyncio.create_task(writer.forward_changes())
     try:
@@ -191,3 +194,56 @@ def test_what_there_is_no_room_for_is_left_to_be_folded_again():
     unsaved.mark_forwarded(unsaved.waiting())
 
     assert [one.state.run_id for one in unsaved.to_fold_again()] == ["small"]
+
+
+async def test_a_suspected_run_is_not_saved_beyond_what_was_dropped():
+    async with writing() as (writer, runs, values, gate):
+        gate.open.set()
+        save_all = values.save
+
+        async def save_but_five(entries: Iterable[Any]) -> None:
+            entries = list(entries)
+            if any(entry.value.value == 5 for entry in entries):
+                raise OverflowError
+            await save_all(entries)
+
+        values.save = save_but_five  # type: ignore[method-assign]
+        await save(writer, folded("run", 6, changes=1, a=5), folded("other", 1, a=1))
+        # The run is active until its examination, so further events of it are written.
+        await save(writer, folded("run", 7, b=6))
+        await writer.flush()
+
+        assert runs.saved == [("other", 1)]
+        assert [entry.value.value for entry in values.saved] == [1]
+        assert "run" in writer._suspects
+
+
+async def test_a_run_whose_forwarding_fails_is_not_saved_beyond_its_forwards():
+    async with writing() as (writer, runs, _, gate):
+        forward_all = gate.forward
+
+        async def forward_but_bad(forwards: Sequence[Forward]) -> set[str]:
+            if any(each.event.run_id == "bad" for each in forwards):
+                raise OverflowError
+            return await forward_all(forwards)
+
+        gate.forward = forward_but_bad  # type: ignore[method-assign]
+        gate.open.set()
+        await save(writer, folded("bad", 1, changes=1), folded("run", 1, changes=1))
+        await save(writer, folded("bad", 2))
+        await writer.flush()
+
+        assert gate.sent == ["run"]
+        assert runs.saved == [("run", 1)]
+
+
+def test_events_of_a_run_that_was_dropped_take_no_room():
+    unsaved = UnsavedRuns()
+    unsaved.add(folded("run", 1))
+    (run,) = unsaved.all()
+    unsaved.forget(["log-run"])
+    for _ in range(2):
+        unsaved.extend(run, folded("run", 2, changes=1, size=FORWARDS_BYTES_MAX))
+    unsaved.add(folded("other", 1, changes=1))
+
+    assert [part.state.run_id for part in unsaved.waiting()] == ["other"]

@@ -5,8 +5,32 @@ Each provider has a module. The modules are pure and import no SDK: requests are
 responses may be objects of an SDK or JSON.
 """
 
-from runfold_projections.providers.encoding import Encoded, Lossy
+from runfold_projections.providers.encoding import Encoded, EncodeOptions, Lossy
 from runfold_projections.providers.recording import Blocks, Recorder
-from runfold_projections.providers.registry import encode, provider_of, recorder, validate
+from runfold_projections.providers.registry import (
+    check_names,
+    check_options,
+    check_provider,
+    encode,
+    mistaken_provider,
+    provider_of,
+    recorder,
+)
+from runfold_projections.providers.validating import ValidateOptions, validate
 
-__all__ = ["Blocks", "Encoded", "Lossy", "Recorder", "encode", "provider_of", "recorder", "validate"]
+__all__ = [
+    "Blocks",
+    "EncodeOptions",
+    "Encoded",
+    "Lossy",
+    "Recorder",
+    "ValidateOptions",
+    "check_names",
+    "check_options",
+    "check_provider",
+    "encode",
+    "mistaken_provider",
+    "provider_of",
+    "recorder",
+    "validate",
+]

@@ -11,20 +11,25 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, assert_never
 
+from runfold_projections.providers.bedrock_cache import cache_points, settle_points
 from runfold_projections.providers.bedrock_recording import BedrockRecorder, recognizes
 from runfold_projections.providers.encoding import (
     Encoded,
+    EncodeOptions,
     Encoding,
     Limits,
-    Lossy,
     UniqueNames,
+    input_of,
     merge_adjacent,
     text_of,
 )
-from runfold_projections.providers.recording import is_base64
+from runfold_projections.providers.media_types import base_type, is_text
+from runfold_projections.providers.values import is_base64, is_blank
 from runfold_schemas.messages import (
+    AudioPart,
     DocumentPart,
     ImagePart,
+    Medium,
     Message,
     OpaquePart,
     Part,
@@ -33,6 +38,7 @@ from runfold_schemas.messages import (
     ThinkingPart,
     ToolResultPart,
     ToolUsePart,
+    VideoPart,
 )
 
 __all__ = ["BedrockRecorder", "encode", "recognizes"]
@@ -62,6 +68,27 @@ _DOCUMENTS: Final[Mapping[str, str]] = {
     "text/plain": "txt",
     "text/markdown": "md",
 }
+_SOUNDS: Final[Mapping[str, str]] = {
+    "audio/mpeg": "mp3",
+    "audio/mp3": "mp3",
+    "audio/wav": "wav",
+    "audio/aac": "aac",
+    "audio/flac": "flac",
+    "audio/ogg": "ogg",
+    "audio/opus": "opus",
+    "audio/mp4": "m4a",
+    "audio/webm": "webm",
+}
+_VIDEOS: Final[Mapping[str, str]] = {
+    "video/mp4": "mp4",
+    "video/quicktime": "mov",
+    "video/x-matroska": "mkv",
+    "video/webm": "webm",
+    "video/x-flv": "flv",
+    "video/mpeg": "mpeg",
+    "video/x-ms-wmv": "wmv",
+    "video/3gpp": "three_gp",
+}
 _ENDINGS: Final[Mapping[str, str]] = {"jpg": "jpeg", "htm": "html"}
 
 _S3: Final = re.compile(r"s3://[a-z0-9][.\-a-z0-9]{1,61}[a-z0-9](/.*)?")
@@ -73,22 +100,22 @@ _NAME_MAX: Final = 200
 _HOLDS: Final[Mapping[Role, frozenset[str]]] = {
     "system": frozenset({"text"}),
     "assistant": frozenset({"text", "thinking", "tool_use", "opaque"}),
-    "user": frozenset({"text", "tool_result", "image", "document", "opaque"}),
+    "user": frozenset({"text", "tool_result", "image", "document", "audio", "video", "opaque"}),
 }
 
 
-def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
+def encode(messages: Sequence[Message], options: EncodeOptions) -> Encoded:
     """The request's `messages`, and `system` if the ledger has system messages. Roles alternate,
     because Converse refuses two messages of the same role in a row.
     """
-    return _Converse(lossy).encode(messages)
+    return _Converse(options).encode(messages)
 
 
 class _Converse:
     """One encoding."""
 
-    def __init__(self, lossy: Lossy) -> None:
-        self._encoding = Encoding("bedrock", _LIMITS, lossy)
+    def __init__(self, options: EncodeOptions) -> None:
+        self._encoding = Encoding("bedrock", _LIMITS, options)
         # "Messages can't contain duplicate document names."
         self._names = UniqueNames(_NAME_MAX)
         # Whether the user's messages since the last assistant message hold more than results, and
@@ -100,21 +127,18 @@ class _Converse:
         turns: list[tuple[Role, list[_Block]]] = []
         for message in self._encoding.messages(messages):
             if message.role == "system":
-                system += self._instructions(message, has_begun=bool(turns))
+                system += self._blocks(message)
                 continue
             if message.role == "assistant":
                 self._has_more = self._has_text = False
-            turns.append((message.role, self._blocks(message)))
+            blocks = self._blocks(message)
+            if blocks and not self._encoding.leaves_thinking_alone(message):
+                turns.append((message.role, blocks))
         body: dict[str, Any] = {"system": system} if system else {}
         body["messages"] = [{"role": role, "content": blocks} for role, blocks in merge_adjacent(turns)]
+        if self._encoding.marks:
+            settle_points(system, body["messages"])
         return self._encoding.finish(body)
-
-    def _instructions(self, message: Message, *, has_begun: bool) -> list[_Block]:
-        if not has_begun:
-            return self._blocks(message)
-        for _ in self._encoding.parts(message):
-            self._encoding.refuse("a system message must be before the conversation, not within it")
-        return []
 
     def _blocks(self, message: Message) -> list[_Block]:
         blocks: list[_Block] = []
@@ -125,6 +149,10 @@ class _Converse:
                 self._encoding.refuse("a document needs a text in its message")
             elif (block := self._block(part)) is not None:
                 blocks.append(block)
+                if (data := self._encoding.provider_data(part)) and part.type != "thinking":
+                    points = cache_points(data)
+                    self._encoding.marks += len(points)
+                    blocks += points
                 if message.role == "user":
                     self._has_more = self._has_more or part.type != "tool_result"
                     self._has_text = self._has_text or part.type == "text"
@@ -135,7 +163,7 @@ class _Converse:
         because they are not read yet.
         """
         return self._has_text or any(
-            isinstance(part, TextPart) and not _blank(part.text) for part in message.parts
+            isinstance(part, TextPart) and not is_blank(part.text) for part in message.parts
         )
 
     def _block(self, part: Part) -> _Block | None:
@@ -152,29 +180,38 @@ class _Converse:
                 return self._image(part)
             case DocumentPart():
                 return self._document(part)
+            case AudioPart():
+                return self._recording(part, _SOUNDS)
+            case VideoPart():
+                return self._recording(part, _VIDEOS)
             case OpaquePart():
                 return self._opaque(part)
             case _:
                 assert_never(part)
 
     def _text(self, part: TextPart) -> _Block | None:
-        if _blank(part.text):
+        if is_blank(part.text):
             self._encoding.leave_out(
                 "text content blocks must contain non-whitespace text", rule="text-not-blank"
             )
             return None
-        if citations := _provider_data(part).get("citations"):
-            return {"citationsContent": {"content": [{"text": part.text}], "citations": citations}}
+        own = _provider_data(part)
+        if citations := own.get("citations"):
+            texts = own.get("content", [])
+            if "".join(each["text"] for each in texts) != part.text:
+                texts = [{"text": part.text}]
+            return {"citationsContent": {"content": texts, "citations": citations}}
         return {"text": part.text}
 
     def _call(self, part: ToolUsePart) -> _Block | None:
-        if not isinstance(part.input, dict):
+        arguments = input_of(part)
+        if not isinstance(arguments, dict):
             why = f"the input of tool_use {part.id!r} is not an object"
             self._encoding.refuse(why, rule="input-is-object", tool_use_id=part.id)
             return None
         call = self._encoding.call(part)
         return {
-            "toolUse": {**_provider_data(part), "toolUseId": call.id, "name": call.name, "input": part.input}
+            "toolUse": {**_provider_data(part), "toolUseId": call.id, "name": call.name, "input": arguments}
         }
 
     def _thinking(self, part: ThinkingPart) -> _Block | None:
@@ -184,7 +221,8 @@ class _Converse:
         if part.redacted:
             return {"reasoningContent": {"redactedContent": b64decode(part.redacted)}}
         if part.signature:
-            return {"reasoningContent": {"reasoningText": {"text": part.text, "signature": part.signature}}}
+            text = {**_provider_data(part), "text": part.text, "signature": part.signature}
+            return {"reasoningContent": {"reasoningText": text}}
         self._encoding.refuse("thinking without a signature")
         return None
 
@@ -204,13 +242,21 @@ class _Converse:
             why = "tool results must be before all else in the user's message"
             self._encoding.refuse(why, tool_use_id=part.tool_use_id)
             return None
-        media = [self._block(attachment) for attachment in part.attachments]
+        media = [self._attachment(attachment) for attachment in part.attachments]
+        self._encoding.keep_part()
         content = [block for block in media if block]
         if part.content != "" or not content:
             content.insert(0, _result_content(part.content))
-        result: _Block = {"toolUseId": call.id, "content": content}
-        # Not every model accepts a status, so only errors have one.
-        return {"toolResult": {**result, "status": "error"} if part.is_error else result}
+        result: _Block = {**_provider_data(part), "toolUseId": call.id, "content": content}
+        # Not every model accepts a status, so only errors have one. Claude's errors are text alone.
+        has_failed = part.is_error and not any(media)
+        return {"toolResult": {**result, "status": "error"} if has_failed else result}
+
+    def _attachment(self, part: Medium) -> _Block | None:
+        if isinstance(part, AudioPart):
+            self._encoding.refuse("a result of a tool cannot hold audio")
+            return None
+        return self._block(part)
 
     def _image(self, part: ImagePart) -> _Block | None:
         picture = _format(part, _IMAGES)
@@ -236,6 +282,16 @@ class _Converse:
         name = self._name(part.name)
         return {"document": {**_provider_data(part), "format": kind, "name": name, "source": source}}
 
+    def _recording(self, part: AudioPart | VideoPart, formats: Mapping[str, str]) -> _Block | None:
+        kind = _format(part, formats)
+        if kind is None:
+            accepted = ", ".join(dict.fromkeys(formats.values()))
+            why = f"{part.type} of type {part.media_type or part.url}: Bedrock accepts {accepted}"
+            self._encoding.refuse(why)
+            return None
+        source = self._source(part)
+        return {part.type: {"format": kind, "source": source}} if source else None
+
     def _name(self, name: str) -> str:
         """A legal and unique name. The API allows "alphanumeric characters, whitespace characters
         (no more than one in a row), hyphens, parentheses, square brackets".
@@ -243,7 +299,7 @@ class _Converse:
         legal = " ".join(_NAME_ILLEGAL.sub("-", name).split())[:_NAME_MAX].strip()
         return self._names.claim(legal or "document")
 
-    def _source(self, part: ImagePart | DocumentPart) -> _Block | None:
+    def _source(self, part: Medium) -> _Block | None:
         if part.data:
             return {"bytes": b64decode(part.data)}
         if part.url and len(part.url) <= _S3_MAX and _S3.fullmatch(part.url):
@@ -253,13 +309,13 @@ class _Converse:
         return None
 
 
-def _blank(text: str) -> bool:
-    return not text or text.isspace()
-
-
-def _provider_data(part: TextPart | ToolUsePart | ImagePart | DocumentPart) -> Mapping[str, Any]:
-    """The part's data for Bedrock only: citations of a text, context of a document."""
-    return (part.provider_data and part.provider_data.get("bedrock")) or {}
+def _provider_data(part: Part) -> Mapping[str, Any]:
+    """The members for the part's block: citations of a text, context of a document."""
+    by_provider = getattr(part, "provider_data", None)
+    data: Mapping[str, Any] = (by_provider and by_provider.get("bedrock")) or {}
+    if "cachePoint" in data:
+        return {name: value for name, value in data.items() if name != "cachePoint"}
+    return data
 
 
 def _result_content(content: Any) -> _Block:
@@ -270,15 +326,17 @@ def _result_content(content: Any) -> _Block:
         return {"json": content}
     text = text_of(content)
     # The API refuses blank text. As JSON the text has quotes.
-    return {"text": json.dumps(text) if _blank(text) else text}
+    return {"text": json.dumps(text) if is_blank(text) else text}
 
 
-def _format(part: ImagePart | DocumentPart, formats: Mapping[str, str]) -> str | None:
+def _format(part: Medium, formats: Mapping[str, str]) -> str | None:
     """Bedrock's word for the media type. For a reference without a type, the ending of its URL
     decides.
     """
     if part.media_type:
-        return formats.get(part.media_type)
+        kind = formats.get(base_type(part.media_type))
+        # Any other text is readable as plain text.
+        return kind or ("txt" if formats is _DOCUMENTS and is_text(part.media_type) else None)
     ending = (part.url or "").rpartition(".")[2].lower()
     ending = _ENDINGS.get(ending, ending)
     return ending if ending in formats.values() else None

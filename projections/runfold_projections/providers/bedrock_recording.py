@@ -5,7 +5,9 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from runfold_projections.providers.recording import Blocks, get, is_base64, plain, whole
+from runfold_projections.providers.claude_citations import bedrock_citations
+from runfold_projections.providers.recording import Blocks
+from runfold_projections.providers.values import get, is_base64, others, plain, whole
 from runfold_schemas.data import Data
 from runfold_schemas.events import (
     ProviderPart,
@@ -24,6 +26,15 @@ _OPAQUE: Final = frozenset(
 """The known kinds of blocks for which Runfold may have no kind. Other blocks are kept with a fault.
 """
 
+_READ: Final = frozenset({"output", "stopReason", "usage", "ResponseMetadata"})
+"""The members of a response that the events have in fields of their own."""
+
+_COUNTED: Final = frozenset(
+    {"inputTokens", "outputTokens", "totalTokens", "cacheReadInputTokens", "cacheWriteInputTokens"}
+    | {"cacheDetails"}
+)
+"""The members of the usage that `TokenUsage` has."""
+
 _UNKNOWN: Final = "SDK_UNKNOWN_MEMBER"
 """The member that an old boto3 uses for members that it does not know. Their content is lost."""
 
@@ -35,7 +46,8 @@ def recognizes(response: Any) -> bool:
     output = response.get("output")
     if isinstance(output, Mapping):
         return isinstance(output.get("message"), Mapping)
-    return not _EVENTS.isdisjoint(response)
+    # A response of another provider may have a member `metadata` among others.
+    return bool(response) and _EVENTS.issuperset(response)
 
 
 class BedrockRecorder:
@@ -53,10 +65,12 @@ class BedrockRecorder:
 
     def response(self, response: Any) -> Sequence[Data]:
         metadata = get(response, "ResponseMetadata")
-        self.blocks.message_id = whole(self.blocks.string(get(metadata, "RequestId"))) or None
+        self.blocks.response_id = whole(self.blocks.string(get(metadata, "RequestId"))) or None
         self.blocks.stop_reason = whole(self.blocks.string(get(response, "stopReason"))) or None
         self._metadata(response)
-        content = get(get(get(response, "output"), "message"), "content")
+        message = get(get(response, "output"), "message")
+        self.blocks.beside(others(message, {"role", "content"}))
+        content = get(message, "content")
         if not isinstance(content, list):
             self.blocks.fault(f"a response without content: {plain(response)!r:.200}")
             content = []
@@ -76,6 +90,7 @@ class BedrockRecorder:
         elif (event := get(chunk, "messageStop")) is not None:
             self.blocks.unfinished = False
             self.blocks.stop_reason = whole(self.blocks.string(get(event, "stopReason"))) or None
+            self.blocks.beside(others(event, _READ))
         elif (event := get(chunk, "metadata")) is not None:
             self._metadata(event)
         else:
@@ -85,32 +100,28 @@ class BedrockRecorder:
     def _metadata(self, metadata: Any) -> None:
         router = get(get(metadata, "trace"), "promptRouter")
         self.blocks.model = whole(self.blocks.string(get(router, "invokedModelId"))) or None
+        self.blocks.beside(others(metadata, _READ))
         if (usage := get(metadata, "usage")) is not None:
-            self.blocks.usage(
-                input_tokens=get(usage, "inputTokens"),
-                output_tokens=get(usage, "outputTokens"),
-                cache_read_tokens=get(usage, "cacheReadInputTokens"),
-                cache_write_tokens=get(usage, "cacheWriteInputTokens"),
-            )
+            self.blocks.usage(usage)
+            if more := others(usage, _COUNTED):
+                self.blocks.beside({"usage": more})
 
     def _take(self, index: int, block: Any) -> None:
         """Takes a whole block."""
         blocks = self.blocks
-        match block:
-            case {"text": str() as text}:
+        match _without_nulls(block):
+            case {"text": str() as text, **rest} if not rest:
                 blocks.text(index, text)
-            case {"toolUse": Mapping() as call} if "type" not in call:
+            case {"toolUse": Mapping() as call, **rest} if "type" not in call and not rest:
                 self._call(index, call)
                 self._input(index, call.get("input"))
             case {"reasoningContent": {"reasoningText": {"text": str() as text, **members}}}:
                 blocks.thinking(index, text, signature=blocks.string(members.get("signature")))
+                blocks.keep(index, others(members, {"signature"}))
             case {"reasoningContent": {"redactedContent": data}} if _bytes(data):
                 blocks.thinking(index, redacted=plain(data))
-            case {
-                "citationsContent": {"content": [{"text": str() as text}], "citations": list() as citations}
-            }:
-                blocks.text(index, text)
-                blocks.keep(index, {"citations": plain(citations)} if citations else {})
+            case {"citationsContent": {"content": list() as texts, **members}} if _are_texts(texts):
+                self._cited(index, texts, members)
             case Mapping() if _OPAQUE.isdisjoint(block) or _is_lost(block):
                 blocks.fault(f"a block of an unknown kind: {plain(block)!r:.100}")
                 blocks.other(index, plain(block), usable=not _is_lost(block))
@@ -123,6 +134,20 @@ class BedrockRecorder:
     def _call(self, index: int, call: Mapping[Any, Any]) -> None:
         tool_id, name = self.blocks.string(call.get("toolUseId")), self.blocks.string(call.get("name"))
         self.blocks.call(index, tool_id=tool_id, name=name)
+        self.blocks.keep(index, others(call, {"toolUseId", "name", "input"}))
+
+    def _cited(self, index: int, texts: list[Any], members: Mapping[Any, Any]) -> None:
+        self.blocks.text(index, "".join(each["text"] for each in texts))
+        if len(texts) > 1:
+            self.blocks.keep(index, {"content": plain(texts)})
+        citations = members.get("citations")
+        if isinstance(citations, list) and citations:
+            self._cite(index, citations)
+
+    def _cite(self, index: int, citations: list[Any]) -> None:
+        self._citations[index] = self._citations.get(index, []) + plain(citations)
+        self.blocks.keep(index, {"citations": self._citations[index]})
+        self.blocks.cite(index, bedrock_citations(self._citations[index]))
 
     def _input(self, index: int, arguments: Any) -> None:
         if not isinstance(arguments, Mapping | None):
@@ -170,8 +195,7 @@ class BedrockRecorder:
                 blocks.thinking(index, redacted=plain(self._redacted[index]))
             case {"citation": Mapping() as citation}:
                 blocks.text(index, "")
-                self._citations.setdefault(index, []).append(plain(citation))
-                blocks.keep(index, {"citations": self._citations[index]})
+                self._cite(index, [citation])
             case _:
                 return self._unplaced(delta)
         return ()
@@ -207,7 +231,8 @@ class BedrockRecorder:
             except (ValueError, RecursionError):
                 self.blocks.fault("the input of a call that the service makes is not JSON")
                 self.blocks.other(index, plain(content), usable=False)
-        return self.blocks.close(index)
+        self.blocks.close(index)
+        return self.blocks.take()
 
     def _error(self, chunk: Any) -> Sequence[Data]:
         """Takes an exception of the stream, which replaces its end, or an unknown chunk."""
@@ -237,6 +262,20 @@ def _add_result(results: list[Any], more: Any) -> None:
             results[-1] = {"text": before + text}
         case _:
             results.append(more)
+
+
+def _without_nulls(block: Any) -> Any:
+    """The block without members that are null. Typed clients write all kinds of a block."""
+    if not isinstance(block, Mapping):
+        return block
+    return {name: member for name, member in block.items() if member is not None}
+
+
+def _are_texts(texts: list[Any]) -> bool:
+    return bool(texts) and all(
+        isinstance(each, Mapping) and each.keys() == {"text"} and isinstance(each["text"], str)
+        for each in texts
+    )
 
 
 def _bytes(value: Any) -> bytes:

@@ -8,16 +8,53 @@ matches.
 
 import json
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
+from runfold_projections.budget import Fitted
+from runfold_projections.providers.blobs import Blobs, inline, is_foreign, refers, target_maker
+from runfold_projections.providers.media_types import respelled
+from runfold_projections.providers.models import rules_of
+from runfold_projections.providers.server_tools import RefusedBlocks, refused_server_blocks
 from runfold_projections.validation import Fault, Rule
 from runfold_schemas.errors import InexpressibleError
-from runfold_schemas.messages import Message, Part, Provider, Role, ToolResultPart, ToolUsePart
+from runfold_schemas.messages import (
+    DocumentPart,
+    Message,
+    OpaquePart,
+    Part,
+    Provider,
+    Role,
+    TextPart,
+    ThinkingPart,
+    ToolResultPart,
+    ToolUsePart,
+)
 
 Lossy = Literal["refuse", "drop"]
 """How to treat a part that the request format cannot hold: raise an error, or drop and list it."""
+
+
+class EncodeOptions(TypedDict, total=False):
+    """How a ledger becomes a request, beside its format."""
+
+    lossy: Lossy
+    """How to treat a part that the request cannot hold. By default "refuse"."""
+    maker: str | None
+    """The maker of the model that gets the request, for example `deepseek` or `api.groq.com`. Only
+    the maker of a response gets back its thinking, its signatures and its unknown members. By
+    default the maker of the last response.
+    """
+    model: str | None
+    """The name of the model that gets the request, if its rules differ from those of others."""
+    with_thinking: bool
+    """Whether the request holds the thinking of earlier responses. By default True."""
+    blobs: Blobs
+    """The bytes of the blobs that the ledger refers to, by their digest, or the reason why there
+    are none. `Run.ledger` and the HTTP API fetch them.
+    """
 
 
 class Limits(NamedTuple):
@@ -43,26 +80,50 @@ class Encoded:
     body: dict[str, Any]
     """The messages of the request. The caller adds model, tools and limits."""
     dropped: list[Fault] = field(default_factory=list)
-    """The parts that were omitted."""
+    """The parts that were omitted, and pieces of parts, for example an attachment of a result."""
+    omitted: frozenset[tuple[int, int]] = frozenset()
+    """The indexes of the message and the part of each part that was omitted whole."""
+    restated: list[Fault] = field(default_factory=list)
+    """The instructions within the conversation that stand as the user's words, because the model
+    takes a system message only at the beginning.
+    """
     tool_names: dict[str, str] = field(default_factory=dict)
     tool_ids: dict[str, str] = field(default_factory=dict)
+    next_request: dict[str, Any] = field(default_factory=dict)
+    """The members beside the messages that the request needs to continue the last response, for
+    example Anthropic's `container`. `body` does not contain them.
+    """
+    fitted: Fitted | None = None
+    """How the ledger was fitted, if a budget was given. `dropped` then counts the messages of the
+    fitted ledger.
+    """
 
 
 class Call(NamedTuple):
-    """The id and the name of a call in the request."""
+    """The id and the name of a call in the request, and the call in the ledger."""
 
     id: str
     name: str
+    part: ToolUsePart
 
 
 class Encoding:
     """The state of one encoding. `messages` and `parts` iterate and track the current part."""
 
-    def __init__(self, provider: Provider, limits: Limits, lossy: Lossy) -> None:
+    def __init__(self, provider: Provider, limits: Limits, options: EncodeOptions) -> None:
         self._provider = provider
         self._limits = limits
-        self._lossy = lossy
+        self._lossy = options.get("lossy", "refuse")
+        self._maker = options.get("maker")
+        self.with_thinking = options.get("with_thinking", True)
+        self._blobs = options.get("blobs") or {}
+        self.model = options.get("model")
+        self.rules = rules_of(provider, self.model)
+        # The maker of the current message, if another maker gets the request.
+        self._foreign: str | None = None
+        self._next_request: dict[str, Any] = {}
         self._message_index = self._part_index = 0
+        self._refused = RefusedBlocks({}, frozenset())
         # The calls of the last assistant message, by their id in the ledger.
         self._calls: dict[str, list[Call]] = {}
         self._used_ids = UniqueNames(limits.id_max)
@@ -70,20 +131,83 @@ class Encoding:
         self._ids: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self.dropped: list[Fault] = []
+        self._omitted: set[tuple[int, int]] = set()
+        self.restated: list[Fault] = []
+        self.marks = 0
+        """The number of marks of the prompt cache, as the encoder counts them."""
 
     def messages(self, messages: Sequence[Message]) -> Iterator[Message]:
+        """The messages in their order. Instructions within the conversation become the user's words
+        if the model takes none there.
+        """
+        if self._provider in ("anthropic", "bedrock"):
+            within = self.rules.instructions_within
+            self._refused = refused_server_blocks(messages, self._provider, instructions_within=within)
+        maker = target_maker(self._maker, messages)
+        has_begun = False
         for index, message in enumerate(messages):
             self._message_index, self._part_index = index, 0
+            self._foreign = message.maker if is_foreign(message.maker, maker) else None
             if message.role == "assistant":
+                self._next_request = self._needs_of(message)
                 self._calls = {}
                 if not self._limits.ids_unique:
                     self._used_ids = UniqueNames(self._limits.id_max)
-            yield message
+            is_within = message.role == "system" and has_begun
+            yield self.restate(message) if is_within and not self.rules.instructions_within else message
+            has_begun = has_begun or message.role != "system"
+
+    def restate(self, message: Message) -> Message:
+        """The current system message as a message of the user whose texts are marked, and listed in
+        `Encoded.restated`.
+        """
+        why = "the model takes instructions at the beginning only, so these are the user's words"
+        parts: list[Part] = []
+        for index, part in enumerate(message.parts):
+            if isinstance(part, TextPart) and part.text.strip():
+                self.restated.append(self._fault("instructions-within", why, part_index=index))
+                parts.append(part.model_copy(update={"text": f"[Instructions] {part.text}"}))
+            else:
+                parts.append(part)
+        return message.model_copy(update={"role": "user", "parts": tuple(parts)})
 
     def parts(self, message: Message) -> Iterator[Part]:
+        """The message's parts, without the data that only another maker understands."""
+        refused = self._refused.rules
         for index, part in enumerate(message.parts):
             self._part_index = index
-            yield part
+            if part.type == "thinking" and not self.with_thinking:
+                self._omitted.add((self._message_index, index))
+                continue
+            if refused and (rule := refused.get((self._message_index, index))):
+                self.leave_out("a call of the provider's tool and its result are one pair", rule=rule)
+            elif self._foreign is None:
+                yield from self._resolved(part)
+            elif isinstance(part, ThinkingPart | OpaquePart):
+                self.refuse(f"only {self._foreign} understands the {part.type} part")
+            else:
+                yield from self._resolved(part.model_copy(update={"provider_data": None}))
+
+    def _resolved(self, part: Part) -> Iterator[Part]:
+        """The part with the bytes of its blobs, and with media types that all providers know.
+        Nothing if it has no bytes.
+        """
+        resolved = self._inlined(part) if refers(part, self._provider) else part
+        if resolved is not None:
+            yield respelled(resolved)
+
+    def _inlined(self, part: Part) -> Part | None:
+        """The part with the bytes of its blobs. None if it has none."""
+        inlined, missing = inline(part, self._blobs, self._provider)
+        for reason in dict.fromkeys(missing):
+            self.refuse(reason, rule="blob-missing")
+        if inlined is not None:
+            self.keep_part()
+        return inlined
+
+    def _needs_of(self, message: Message) -> dict[str, Any]:
+        needs = (message.next_request or {}).get(self._provider)
+        return needs if isinstance(needs, dict) and self._foreign is None else {}
 
     def refuse(self, why: str, *, rule: Rule = "inexpressible", tool_use_id: str | None = None) -> None:
         """Raises `InexpressibleError` for the current part, or lists it as dropped."""
@@ -97,14 +221,20 @@ class Encoding:
         """Lists the current part as dropped without an error, because it has no content that the
         provider would accept.
         """
-        self.dropped.append(
-            Fault(
-                rule=rule,
-                text=f"{self._provider}: {why}",
-                message_index=self._message_index,
-                part_index=self._part_index,
-                tool_use_id=tool_use_id,
-            )
+        self.dropped.append(self._fault(rule, why, part_index=self._part_index, tool_use_id=tool_use_id))
+        self._omitted.add((self._message_index, self._part_index))
+
+    def keep_part(self) -> None:
+        """Notes that the request has the current part, although pieces of it were refused."""
+        self._omitted.discard((self._message_index, self._part_index))
+
+    def _fault(self, rule: Rule, why: str, *, part_index: int, tool_use_id: str | None = None) -> Fault:
+        return Fault(
+            rule=rule,
+            text=f"{self._provider}: {why}",
+            message_index=self._message_index,
+            part_index=part_index,
+            tool_use_id=tool_use_id,
         )
 
     def provider_data(self, part: Part) -> dict[str, Any]:
@@ -113,13 +243,19 @@ class Encoding:
         data = by_provider.get(self._provider) if by_provider else None
         return data if isinstance(data, dict) else {}
 
+    def is_refused(self, server_tool_id: str | None) -> bool:
+        """Whether the request has no call of the provider's tool with this id, because the provider
+        would refuse the call.
+        """
+        return server_tool_id in self._refused.tool_ids
+
     def call(self, part: ToolUsePart) -> Call:
         """The call with an id and a name that the provider accepts."""
         limits = self._limits
         legal = _legal(part.id, limits.id_illegal, limits.id_max) or "call"
         tool_id = self._used_ids.claim(legal)
         self._ids[tool_id] = part.id
-        call = Call(tool_id, self._name(part.name))
+        call = Call(tool_id, self._name(part.name), part)
         self._calls.setdefault(part.id, []).append(call)
         return call
 
@@ -137,13 +273,43 @@ class Encoding:
             return None
         return calls.pop(0) if len(calls) > 1 else calls[0]
 
+    def decoded(self, part: DocumentPart) -> str | None:
+        """The text in a document that has its bytes. Refuses the document and returns None if its
+        bytes are no text in UTF-8.
+        """
+        try:
+            return b64decode(part.data or "").decode()
+        except UnicodeDecodeError:
+            self.refuse(f"a document of {part.media_type} that is not UTF-8")
+            return None
+
+    def leaves_thinking_alone(self, message: Message) -> bool:
+        """Whether nothing but thinking remains of the current message after parts of it were
+        dropped. No provider accepts that, so the thinking is listed as dropped too.
+        """
+        here = [fault for fault in self.dropped if fault.message_index == self._message_index]
+        if all(fault.rule == "text-not-blank" for fault in here):
+            return False
+        places = ((self._message_index, index) for index in range(len(message.parts)))
+        kept = [(place, message.parts[place[1]]) for place in places if place not in self._omitted]
+        if not kept or not all(isinstance(part, ThinkingPart) for _, part in kept):
+            return False
+        why = "thinking that nothing follows in its message"
+        for place, _ in kept:
+            self.dropped.append(self._fault("more-than-thinking", why, part_index=place[1]))
+            self._omitted.add(place)
+        return True
+
     def finish(self, body: dict[str, Any]) -> Encoded:
         """The result of the encoding."""
         return Encoded(
             body,
             dropped=self.dropped,
+            omitted=frozenset(self._omitted),
+            restated=self.restated,
             tool_names={legal: name for name, legal in self._names.items() if legal != name},
             tool_ids={legal: tool_id for legal, tool_id in self._ids.items() if legal != tool_id},
+            next_request=self._next_request,
         )
 
     def _name(self, name: str) -> str:
@@ -191,6 +357,11 @@ def merge_adjacent(
         elif blocks:
             result.append((role, list(blocks)))
     return result
+
+
+def input_of(part: ToolUsePart) -> Any:
+    """The input of a call. A call that was published without a payload has no arguments."""
+    return {} if part.input is None else part.input
 
 
 def text_of(content: Any) -> str:

@@ -5,6 +5,8 @@ Requests have the REST form with bytes as base64, which google-genai's client ac
 Gemini only (`provider_data["gemini"]`):
 
 - `thoughtSignature` of a text, a thought or a call. An opaque block has it in its content.
+- `members` of a part, for example `videoMetadata`, and `call` of its call: the members that have no
+  place in an event.
 - `id` of a call, null if Gemini gave no id. Then the request contains no id for the call and its
   result.
 """
@@ -14,11 +16,20 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, assert_never
 
-from runfold_projections.providers.encoding import Encoded, Encoding, Limits, Lossy, merge_adjacent
+from runfold_projections.providers.blobs import file_of
+from runfold_projections.providers.encoding import (
+    Encoded,
+    EncodeOptions,
+    Encoding,
+    Limits,
+    input_of,
+    merge_adjacent,
+)
 from runfold_projections.providers.gemini_recording import GeminiRecorder
+from runfold_projections.providers.media_types import is_text
 from runfold_schemas.messages import (
-    DocumentPart,
-    ImagePart,
+    MediaPart,
+    Medium,
     Message,
     OpaquePart,
     Part,
@@ -50,19 +61,22 @@ See ai.google.dev/gemini-api/docs/thought-signatures, on transferring a trace fr
 model.
 """
 
+_SIGNS_CALLS: Final = re.compile(r"gemini-(?!1|2)\d")
+"""The models that also refuse calls of Gemini without a signature. Earlier models made such."""
+
 _READABLE: Final = re.compile(
     r"image/(png|jpeg|webp|heic|heif)|(audio|video|text)/.+|application/(pdf|json|rtf)|"
 )
 """The media types that Gemini reads. A reference may have no type; then Gemini finds it out."""
 
 
-def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
+def encode(messages: Sequence[Message], options: EncodeOptions) -> Encoded:
     """The ledger as `contents`, and its leading system messages as `systemInstruction`.
 
     Adjacent messages of the same role become one content, because a turn of calls must follow a
     turn of the user.
     """
-    writer = _Writer(Encoding("gemini", _LIMITS, lossy))
+    writer = _Writer(Encoding("gemini", _LIMITS, options))
     return writer.encode(messages)
 
 
@@ -72,6 +86,7 @@ class _Writer:
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
         self._has_called = False
+        self._signs_calls = _SIGNS_CALLS.search(encoding.model or "") is not None
         # The calls of this message that Gemini made without an id. They and their results are sent
         # without an id.
         self._without_id: set[str] = set()
@@ -88,23 +103,21 @@ class _Writer:
     def _contents(
         self, messages: Sequence[Message], system: list[dict[str, Any]]
     ) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
-        leading = True
         for message in self._encoding.messages(messages):
             if message.role == "system":
-                system += self._system(message, leading=leading)
+                system += self._system(message)
                 continue
-            leading = False
             if message.role == "assistant":
                 self._has_called = False
                 self._without_id.clear()
-            parts = (self._part(part) for part in self._encoding.parts(message))
-            yield message.role, [part for part in parts if part is not None]
+            every = (self._part(part) for part in self._encoding.parts(message))
+            parts = [part for part in every if part is not None]
+            if parts and not self._encoding.leaves_thinking_alone(message):
+                yield message.role, parts
 
-    def _system(self, message: Message, *, leading: bool) -> Iterator[dict[str, Any]]:
+    def _system(self, message: Message) -> Iterator[dict[str, Any]]:
         for part in self._encoding.parts(message):
-            if not leading:
-                self._encoding.refuse("a system message must be before the conversation, not within it")
-            elif not isinstance(part, TextPart):
+            if not isinstance(part, TextPart):
                 self._encoding.refuse(f"a system message cannot hold {part.type} parts")
             elif (text := self._text(part)) is not None:
                 yield text
@@ -119,8 +132,9 @@ class _Writer:
                 return self._result(part)
             case ThinkingPart():
                 return self._thinking(part)
-            case ImagePart() | DocumentPart():
-                return self._media(part)
+            case MediaPart():
+                medium = self._media(part)
+                return medium and {**_members(_provider_data(part)), **medium}
             case OpaquePart():
                 return self._opaque(part)
             case _:
@@ -128,35 +142,38 @@ class _Writer:
 
     def _text(self, part: TextPart) -> dict[str, Any] | None:
         data = _provider_data(part)
+        members = _members(data)
         if "thoughtSignature" in data:
-            return {"text": part.text, "thoughtSignature": data["thoughtSignature"]}
+            return {**members, "text": part.text, "thoughtSignature": data["thoughtSignature"]}
         if part.text:
-            return {"text": part.text}
+            return {**members, "text": part.text}
         self._encoding.leave_out("an empty text", rule="text-not-blank")
         return None
 
     def _thinking(self, part: ThinkingPart) -> dict[str, Any] | None:
         data = _provider_data(part)
         if "thoughtSignature" in data:
-            return {"text": part.text, "thought": True, "thoughtSignature": data["thoughtSignature"]}
+            signature = data["thoughtSignature"]
+            return {**_members(data), "text": part.text, "thought": True, "thoughtSignature": signature}
         self._encoding.refuse("thinking that Gemini has not signed")
         return None
 
     def _call(self, part: ToolUsePart) -> dict[str, Any] | None:
-        args = {} if part.input is None else part.input
+        args = input_of(part)
         if not isinstance(args, dict):
             self._encoding.refuse(
                 f"the input of {part.name!r} is not an object", rule="input-is-object", tool_use_id=part.id
             )
             return None
         data, call = _provider_data(part), self._encoding.call(part)
-        encoded: dict[str, Any] = {"functionCall": {"id": call.id, "name": call.name, "args": args}}
+        function = {**_members(data, "call"), "id": call.id, "name": call.name, "args": args}
+        encoded: dict[str, Any] = {**_members(data), "functionCall": function}
         if data and data.get("id") is None:
             del encoded["functionCall"]["id"]
             self._without_id.add(call.id)
         if "thoughtSignature" in data:
             encoded["thoughtSignature"] = data["thoughtSignature"]
-        elif not data and not self._has_called:
+        elif not self._has_called and (not data or self._signs_calls):
             encoded["thoughtSignature"] = _UNSIGNED
         self._has_called = True
         return encoded
@@ -169,23 +186,26 @@ class _Writer:
         if call.id in self._without_id:
             del response["id"]
         media = [self._media(attachment) for attachment in part.attachments]
+        self._encoding.keep_part()
         if parts := [medium for medium in media if medium is not None]:
             response["parts"] = parts
         return {"functionResponse": response}
 
-    def _media(self, part: ImagePart | DocumentPart) -> dict[str, Any] | None:
-        """An image or a document. The name of a document is omitted, because only Vertex AI has a
-        field for it.
-        """
+    def _media(self, part: Medium) -> dict[str, Any] | None:
+        """The name of a document is omitted, because only Vertex AI has a field for it."""
+        if part.data is not None and is_text(part.media_type) and not _READABLE.fullmatch(part.media_type):
+            return {"inlineData": {"mimeType": "text/plain", "data": part.data}}
         if not _READABLE.fullmatch(part.media_type):
             self._encoding.refuse(f"Gemini does not read {part.media_type}")
             return None
+        media_type = {"mimeType": part.media_type} if part.media_type else {}
+        if uri := file_of(part, "gemini"):
+            return {"fileData": {"fileUri": uri, **media_type}}
         if part.data is not None:
             return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
         if part.url is None or not part.url.startswith(("https://", "gs://")):
             self._encoding.refuse(f"Gemini does not fetch {part.url}")
             return None
-        media_type = {"mimeType": part.media_type} if part.media_type else {}
         return {"fileData": {"fileUri": part.url, **media_type}}
 
     def _opaque(self, part: OpaquePart) -> dict[str, Any] | None:
@@ -195,8 +215,14 @@ class _Writer:
         return None
 
 
-def _provider_data(part: TextPart | ThinkingPart | ToolUsePart) -> dict[str, Any]:
+def _provider_data(part: TextPart | ThinkingPart | ToolUsePart | MediaPart) -> dict[str, Any]:
     return part.provider_data.get("gemini", {}) if part.provider_data else {}
+
+
+def _members(data: dict[str, Any], of: str = "members") -> dict[str, Any]:
+    """The members that have no place in an event, of the part or of its call."""
+    members = data.get(of)
+    return members if isinstance(members, dict) else {}
 
 
 def _response(part: ToolResultPart) -> dict[str, Any]:

@@ -7,14 +7,21 @@ format cannot express it and the model reads the same words.
 OpenAI's own API has no form for reasoning. Other servers have a member for it (`reasoning_content`,
 `reasoning`), and some refuse a tool loop without it (DeepSeek: "The `reasoning_content` in the
 thinking mode must be passed back to the API"). So reasoning is recorded with the name of its member
-and sent back in that member. Thinking of other providers is refused.
+and sent back in that member. Mistral has reasoning within `content`. Thinking of other providers is
+refused.
+
+A tool message can only hold text. The media of results follow the last tool message, in a message
+of the user.
 
 Data for this provider only (`provider_data["openai-chat"]`):
 
 - for a text: `refusal` (true), `audio` (the server's id of the sound), `annotations` (kept and not
   sent, because a request has no member for them);
 - for a call: `arguments`, if the exact text is not compact JSON, and `custom` (true) for free text;
-- for thinking: `member`; for an image: `detail`;
+  `call` and `function`, the members that OpenAI's API does not have, for example signatures;
+- for thinking: `member`, and `part` with the other members of Mistral's piece of `content`;
+- for an image: `detail`;
+- for instructions, texts and parts of the user: `prompt_cache_breakpoint`;
 - for the first part of a message: `members`, the members that OpenAI's API does not have. They are
   sent back unchanged.
 
@@ -26,10 +33,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from runfold_projections.providers.encoding import Encoded, Encoding, Limits, Lossy, text_of
-from runfold_projections.providers.openai_chat_recording import ChatRecorder
-from runfold_projections.providers.recording import get
+from runfold_projections.providers.blobs import file_of
+from runfold_projections.providers.encoding import Encoded, EncodeOptions, Encoding, Limits, input_of, text_of
+from runfold_projections.providers.media_types import is_text
+from runfold_projections.providers.openai_chat_recording import ChatRecorder, is_helper
+from runfold_projections.providers.values import get, mapping
 from runfold_schemas.messages import (
+    AudioPart,
     DocumentPart,
     ImagePart,
     Message,
@@ -41,7 +51,9 @@ from runfold_schemas.messages import (
     ToolUsePart,
 )
 
-__all__ = ["ChatRecorder", "arguments_text", "encode", "image_url", "recognizes"]
+__all__ = ["CACHE_MARK", "ChatRecorder", "arguments_text", "encode", "image_url", "marked", "recognizes"]
+
+CACHE_MARK: Final = "prompt_cache_breakpoint"
 
 _LIMITS: Final = Limits(
     # Some servers give meaning to their ids (functions.look:0), so only long ids are changed.
@@ -54,13 +66,24 @@ _LIMITS: Final = Limits(
     ids_unique=False,
 )
 
-_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/jpg", "image/webp", "image/gif"})
+_REASONING: Final = frozenset(
+    {"reasoning", "reasoning_content", "reasoning_details", "thinking_blocks", "provider_specific_fields"}
+)
+"""The members with reasoning: those of DeepSeek, OpenRouter and LiteLLM."""
+
+_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
+
+_SOUNDS: Final[Mapping[str, str]] = {
+    "audio/wav": "wav",
+    "audio/mpeg": "mp3",
+    "audio/mp3": "mp3",
+}
 
 Fields = dict[str, Any]
 
 
-def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
-    encoding = Encoding("openai-chat", _LIMITS, lossy)
+def encode(messages: Sequence[Message], options: EncodeOptions) -> Encoded:
+    encoding = Encoding("openai-chat", _LIMITS, options)
     body: list[Fields] = []
     for message in encoding.messages(messages):
         match message.role:
@@ -85,7 +108,7 @@ def arguments_text(part: ToolUsePart) -> str:
         text = get(data.get(format_), "arguments")
         if isinstance(text, str) and text and _is_text_of(text, part.input):
             return text
-    return json.dumps(part.input, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(input_of(part), ensure_ascii=False, separators=(",", ":"))
 
 
 def image_url(encoding: Encoding, image: ImagePart) -> str | None:
@@ -105,18 +128,25 @@ def image_url(encoding: Encoding, image: ImagePart) -> str | None:
     return image.url
 
 
+def marked(content: list[Fields], data: Mapping[str, Any]) -> list[Fields]:
+    """The content with the part's mark of the prompt cache at its end."""
+    if CACHE_MARK not in data or not content:
+        return content
+    return [*content[:-1], {**content[-1], CACHE_MARK: data[CACHE_MARK]}]
+
+
 def _is_text_of(text: str, value: Any) -> bool:
     try:
-        return bool(json.loads(text) == value)
+        return bool(text == value or json.loads(text) == value)
     except (ValueError, RecursionError):
-        return bool(text == value)
+        return False
 
 
 def _system(encoding: Encoding, message: Message) -> list[Fields]:
     content: list[Fields] = []
     for part in encoding.parts(message):
         if isinstance(part, TextPart):
-            content += _text(encoding, part)
+            content += marked(_text(encoding, part), encoding.provider_data(part))
         else:
             encoding.refuse(f"a system message can only hold text, not {part.type}")
     return [{"role": "system", "content": _short(content)}] if content else []
@@ -124,6 +154,7 @@ def _system(encoding: Encoding, message: Message) -> list[Fields]:
 
 def _user(encoding: Encoding, message: Message) -> list[Fields]:
     results: list[Fields] = []
+    attached: list[Fields] = []
     content: list[Fields] = []
     for part in encoding.parts(message):
         if not isinstance(part, ToolResultPart):
@@ -133,11 +164,16 @@ def _user(encoding: Encoding, message: Message) -> list[Fields]:
                 "a tool_result after the user's words: it must follow its call", rule="result-after-call"
             )
         else:
-            results += _result(encoding, part)
+            results += _result(encoding, part, attached)
+    content = attached + content
     return [*results, {"role": "user", "content": _short(content)}] if content else results
 
 
 def _user_content(encoding: Encoding, part: Part) -> list[Fields]:
+    return marked(_unmarked(encoding, part), encoding.provider_data(part))
+
+
+def _unmarked(encoding: Encoding, part: Part) -> list[Fields]:
     match part:
         case TextPart():
             return _text(encoding, part)
@@ -148,17 +184,25 @@ def _user_content(encoding: Encoding, part: Part) -> list[Fields]:
             return [{"type": "image_url", "image_url": {"url": url, **detail}}] if url else []
         case DocumentPart():
             return _document(encoding, part)
+        case AudioPart():
+            return _audio(encoding, part)
         case _:
             encoding.refuse(f"a message of the user cannot hold {part.type} parts")
             return []
 
 
 def _document(encoding: Encoding, part: DocumentPart) -> list[Fields]:
+    if file_id := file_of(part, "openai-chat"):
+        return [{"type": "file", "file": {"file_id": file_id}}]
     if part.data is None:
         encoding.refuse("a document by reference: Chat Completions only accepts the bytes of a file")
         return []
+    if is_text(part.media_type):
+        return _text_document(encoding, part)
     if part.media_type != "application/pdf":
-        encoding.refuse(f"a document of the type {part.media_type!r}: Chat Completions only reads PDF")
+        encoding.refuse(
+            f"a document of the type {part.media_type!r}: Chat Completions only reads PDF, and text in UTF-8"
+        )
         return []
     name = part.name or "document"
     name = name if name.lower().endswith(".pdf") else f"{name}.pdf"
@@ -167,15 +211,42 @@ def _document(encoding: Encoding, part: DocumentPart) -> list[Fields]:
     ]
 
 
-def _result(encoding: Encoding, part: ToolResultPart) -> list[Fields]:
+def _text_document(encoding: Encoding, part: DocumentPart) -> list[Fields]:
+    """A text file as a text: the API takes no text files, and a model reads the same words."""
+    text = encoding.decoded(part)
+    if text == "":
+        encoding.refuse(f"a document of {part.media_type} without text")
+    if not text:
+        return []
+    return [{"type": "text", "text": f"{part.name}:\n\n{text}" if part.name else text}]
+
+
+def _audio(encoding: Encoding, part: AudioPart) -> list[Fields]:
+    kind = _SOUNDS.get(part.media_type)
+    if part.data is None or kind is None:
+        encoding.refuse(
+            f"audio at {part.url!r}: Chat Completions only accepts bytes"
+            if part.data is None
+            else f"audio of the type {part.media_type!r}: Chat Completions only reads WAV and MP3"
+        )
+        return []
+    return [{"type": "input_audio", "input_audio": {"data": part.data, "format": kind}}]
+
+
+def _result(encoding: Encoding, part: ToolResultPart, attached: list[Fields]) -> list[Fields]:
+    """The tool message. Its media are added to `attached`, because a tool message can only hold
+    text, and a message of the user may only follow the last tool message.
+    """
     call = encoding.match_call(part)
     if call is None:
         return []
-    for attachment in part.attachments:
-        encoding.refuse(
-            f"an attached {attachment.type}: a tool message can only hold text", tool_use_id=part.tool_use_id
-        )
-    return [{"role": "tool", "tool_call_id": call.id, "content": text_of(part.content)}]
+    media = [item for attachment in part.attachments for item in _user_content(encoding, attachment)]
+    encoding.keep_part()
+    if media:
+        text = f"The result of {call.name} ({call.id}) contains:"
+        attached += [{"type": "text", "text": text}, *media]
+    content = marked([{"type": "text", "text": text_of(part.content)}], encoding.provider_data(part))
+    return [{"role": "tool", "tool_call_id": call.id, "content": _short(content)}]
 
 
 def _assistant(encoding: Encoding, message: Message) -> list[Fields]:
@@ -189,15 +260,14 @@ def _assistant(encoding: Encoding, message: Message) -> list[Fields]:
             case ToolUsePart():
                 calls.append(_call(encoding, part))
             case ThinkingPart() if data := encoding.provider_data(part):
-                member = str(data.get("member") or "reasoning_content")
-                members[member] = f"{members.get(member, '')}{part.text}"
+                content += _thinking(part, data, members)
             case OpaquePart(provider="openai-chat", content=dict(block)):
                 content += _items(block.get("content"))
-                members |= {name: value for name, value in block.items() if name != "content"}
+                members |= _unknown(encoding, {name: block[name] for name in block if name != "content"})
             case _:
-                encoding.refuse(f"a {part.type} of the assistant: Chat Completions has no form for it")
+                encoding.refuse(f"Chat Completions has no form for {part.type} parts of the assistant")
         if isinstance(part, TextPart | ThinkingPart | ToolUsePart):
-            members |= _mapping(encoding.provider_data(part).get("members"))
+            members |= _unknown(encoding, mapping(encoding.provider_data(part).get("members")))
     if calls:
         members["tool_calls"] = calls
     if not content and not members:
@@ -208,6 +278,23 @@ def _assistant(encoding: Encoding, message: Message) -> list[Fields]:
     return [{"role": "assistant", "content": _short(content) if content else empty, **members}]
 
 
+def _thinking(part: ThinkingPart, data: Fields, members: Fields) -> list[Fields]:
+    """Adds reasoning to its member of the message, or returns it as a piece of the content."""
+    member = str(data.get("member") or "reasoning_content")
+    if member == "content":
+        texts = [{"type": "text", "text": part.text}] if part.text else []
+        return [{**mapping(data.get("part")), "type": "thinking", "thinking": texts}]
+    members[member] = f"{members.get(member, '')}{part.text}"
+    return []
+
+
+def _unknown(encoding: Encoding, members: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The members that OpenAI's API does not have. Some of them are another form of reasoning."""
+    if encoding.with_thinking:
+        return members
+    return {name: members[name] for name in members if name not in _REASONING}
+
+
 def _assistant_text(encoding: Encoding, part: TextPart, members: Fields) -> list[Fields]:
     data = encoding.provider_data(part)
     if data.get("refusal"):
@@ -216,26 +303,18 @@ def _assistant_text(encoding: Encoding, part: TextPart, members: Fields) -> list
     if isinstance(sound := data.get("audio"), Mapping) and sound.get("id") and "audio" not in members:
         members["audio"] = {"id": sound["id"]}
         return []
-    return _text(encoding, part)
+    return marked(_text(encoding, part), data)
 
 
 def _call(encoding: Encoding, part: ToolUsePart) -> Fields:
     call = encoding.call(part)
-    if encoding.provider_data(part).get("custom") and isinstance(get(part.input, "input"), str):
-        return {
-            "id": call.id,
-            "type": "custom",
-            "custom": {"name": call.name, "input": part.input["input"]},
-        }
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.name, "arguments": arguments_text(part)},
-    }
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    data = encoding.provider_data(part)
+    members, function = mapping(data.get("call")), mapping(data.get("function"))
+    if data.get("custom") and isinstance(get(part.input, "input"), str):
+        custom = {**function, "name": call.name, "input": part.input["input"]}
+        return {**members, "id": call.id, "type": "custom", "custom": custom}
+    function = {**function, "name": call.name, "arguments": arguments_text(part)}
+    return {**members, "id": call.id, "type": "function", "function": function}
 
 
 def _items(value: Any) -> list[Fields]:
@@ -257,6 +336,12 @@ def _short(content: list[Fields]) -> str | list[Fields]:
 
 
 def recognizes(response: Any) -> bool:
+    """Whether this is a completion, a chunk, or an event of the SDK's stream helper."""
+    kind = get(response, "type")
+    return is_helper(kind) or _is_completion(get(response, "chunk") if kind == "chunk" else response)
+
+
+def _is_completion(response: Any) -> bool:
     if get(response, "object") in ("chat.completion", "chat.completion.chunk"):
         return True
     # Some servers omit `object`, and Azure leaves it empty in the first chunk.

@@ -8,26 +8,45 @@ reasoning, that reasoning is omitted and listed. Reasoning of other providers is
 The ids of calls are unique in a whole request ("Duplicate function_call_output for call_id"), so
 repeated ids are numbered.
 
+Reasoning without content is a reference to what the server stored. If the server stored nothing,
+the reasoning is omitted and listed, and the items that follow go without their ids.
+
 Data for this provider only (`provider_data["openai-responses"]`):
 
 - `item`: the members of the item that the ledger has no field for (id, status, phase,
-  encrypted_content, …);
+  encrypted_content, …). Of a call with `type`, the arguments are the other members
+  (`openai_responses_tools`);
 - for a text: `part`, the same members of its content part (annotations, logprobs), and `refusal`
   (true);
-- for a call: `arguments`, if the exact text is not compact JSON, and `custom` (true) for free text.
+- for a call: `arguments`, if the exact text is not compact JSON, and `custom` (true) for free text;
+- for reasoning: `stored`, whether the server stored the response, if it said so;
+- for a result: `item`, members of the output such as `acknowledged_safety_checks`;
+- for instructions, parts of the user and results: `prompt_cache_breakpoint`.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, TypeGuard
 
-from runfold_projections.providers.encoding import Encoded, Encoding, Limits, Lossy, text_of
-from runfold_projections.providers.openai_chat import arguments_text, image_url
+from runfold_projections.providers.blobs import file_of
+from runfold_projections.providers.encoding import Call, Encoded, EncodeOptions, Encoding, Limits
+from runfold_projections.providers.media_types import is_text
+from runfold_projections.providers.openai_chat import CACHE_MARK, arguments_text, image_url, marked
 from runfold_projections.providers.openai_responses_recording import ResponsesRecorder
-from runfold_projections.providers.recording import get
+from runfold_projections.providers.openai_responses_tools import (
+    TOOLS,
+    attachments_max,
+    call_item,
+    has_screenshot,
+    output_item,
+)
+from runfold_projections.providers.values import get, mapping
 from runfold_schemas.messages import (
+    AudioPart,
     DocumentPart,
     ImagePart,
+    Medium,
     Message,
     OpaquePart,
     Part,
@@ -35,6 +54,7 @@ from runfold_schemas.messages import (
     ThinkingPart,
     ToolResultPart,
     ToolUsePart,
+    VideoPart,
 )
 
 __all__ = ["ResponsesRecorder", "encode", "recognizes"]
@@ -64,25 +84,44 @@ _ENDINGS: Final[Mapping[str, str]] = {
 Fields = dict[str, Any]
 
 
-def encode(messages: Sequence[Message], lossy: Lossy) -> Encoded:
-    encoding = Encoding("openai-responses", _LIMITS, lossy)
+def encode(messages: Sequence[Message], options: EncodeOptions) -> Encoded:
+    encoding = Encoding("openai-responses", _LIMITS, options)
     items = _Items(encoding)
-    for message in encoding.messages(messages):
+    for message, following in zip(encoding.messages(messages), (*messages[1:], None), strict=False):
         if message.role == "assistant":
-            items.assistant(message)
+            items.assistant(message, following)
         else:
             items.others(message)
-    return encoding.finish({"input": items.list})
+    return _continued(encoding.finish({"input": items.list}), items.list[items.end_of_response :])
+
+
+def _continued(encoded: Encoded, new_items: list[Fields]) -> Encoded:
+    """Adds the input for a request that continues the stored response. The items there have the ids
+    that the response gave to its calls.
+    """
+    if not encoded.next_request.keys() & {"previous_response_id", "conversation"}:
+        return encoded
+    new_input = [
+        {**item, "call_id": encoded.tool_ids[item["call_id"]]}
+        if item.get("call_id") in encoded.tool_ids
+        else item
+        for item in new_items
+    ]
+    return replace(encoded, next_request={**encoded.next_request, "input": new_input})
 
 
 class _Items:
-    """The items so far, with the ids and the custom calls that later items depend on."""
+    """The items so far, with the ids and the calls that later items depend on."""
 
     def __init__(self, encoding: Encoding) -> None:
         self.list: list[Fields] = []
+        self.end_of_response = 0
+        """The number of items up to the end of the last message of the assistant."""
         self._encoding = encoding
         self._ids: set[str] = set()
-        self._custom: set[str] = set()
+        self._calls: dict[str, Fields] = {}
+        self._lacks_reasoning = False
+        """Whether the message lacks reasoning, so that its items go without their ids."""
 
     def others(self, message: Message) -> None:
         """Adds a message of the system or the user. Results become items of their own."""
@@ -101,25 +140,35 @@ class _Items:
                     self._encoding.refuse(f"a message of the {message.role} cannot hold {part.type} parts")
         self._add_message(message.role, content)
 
-    def assistant(self, message: Message) -> None:
-        last = max(
-            (at for at, part in enumerate(message.parts) if not isinstance(part, ThinkingPart)), default=-1
+    def assistant(self, message: Message, following: Message | None) -> None:
+        results = {
+            part.tool_use_id: part
+            for part in (following.parts if following else ())
+            if isinstance(part, ToolResultPart)
+        }
+        # The server looks for reasoning that it stored, also if the caller wants to send none.
+        self._lacks_reasoning = not self._encoding.with_thinking and any(
+            isinstance(part, ThinkingPart) and self._is_stored(part) for part in message.parts
         )
         group: Fields | None = None
         for at, part in enumerate(self._encoding.parts(message)):
             if isinstance(part, TextPart):
                 group = self._text(part, group)
                 continue
+            if _is_piece(part):
+                group = self._piece(part.content, group)
+                continue
             group = None
             match part:
                 case ToolUsePart():
-                    self._call(part)
+                    self._call(part, results.get(part.id))
                 case ThinkingPart() if "item" in self._encoding.provider_data(part):
-                    self._reasoning(self._item(part), followed=at < last)
+                    self._reasoning(part, message, at)
                 case OpaquePart(provider="openai-responses", content=dict(item)):
                     self.list.append(item)
                 case _:
                     self._encoding.refuse(f"a {part.type} of the assistant from another provider")
+        self.end_of_response = len(self.list)
 
     def _text(self, part: TextPart, group: Fields | None) -> Fields | None:
         """Adds a text. Returns the item that takes further texts with the same id, if any."""
@@ -131,67 +180,146 @@ class _Items:
             content: Fields = {"type": "refusal", "refusal": part.text}
         else:
             content = {"type": "output_text", "text": part.text, "annotations": []}
-        content |= _mapping(data.get("part"))
+        content |= mapping(data.get("part"))
         if group and group["id"] == item.get("id"):
             group["content"].append(content)
             return group
         if not self._is_new(item):
             # A message of another provider has no id. The short form needs none.
-            self.list.append({"role": "assistant", "content": part.text})
+            phase = {"phase": item["phase"]} if "phase" in item else {}
+            self.list.append({"role": "assistant", "content": part.text, **phase})
             return None
         group = {"type": "message", "role": "assistant", "status": "completed", **item, "content": [content]}
         self.list.append(group)
         return group
 
-    def _reasoning(self, item: Fields, *, followed: bool) -> None:
-        if not followed:
+    def _piece(self, item: Fields, group: Fields | None) -> Fields | None:
+        """Adds parts of a message for which the ledger has no part, to the item of its texts."""
+        if group and group["id"] == item.get("id"):
+            group["content"] += item["content"]
+            return group
+        if "id" in item and not self._is_new(item):
+            self.list.append(_without(item, "id"))
+            return None
+        self.list.append(group := {**item, "content": [*item["content"]]})
+        return group if "id" in item else None
+
+    def _reasoning(self, part: ThinkingPart, message: Message, at: int) -> None:
+        item = self._item(part)
+        following = next(
+            (each for each in message.parts[at + 1 :] if not isinstance(each, ThinkingPart)), None
+        )
+        if following is None:
             self._encoding.leave_out("reasoning that nothing follows", rule="more-than-thinking")
         elif "id" in item and not self._is_new(item):
             self._encoding.leave_out(f"reasoning {item['id']!r} a second time", rule="more-than-thinking")
+        elif not self._can_be_found(part, item, following):
+            self._lacks_reasoning = True
+            self._encoding.leave_out("reasoning that the server did not store", rule="not-stored")
         else:
             self.list.append({"type": "reasoning", "summary": [], **item})
 
-    def _call(self, part: ToolUsePart) -> None:
-        call = self._encoding.call(part)
+    def _can_be_found(self, part: ThinkingPart, item: Fields, following: Part) -> bool:
+        """Whether the server can use the reasoning. An item without content is only a reference to
+        the item that the server stored, and nothing is stored of a response that broke off. Of such
+        a response the text has no id.
+        """
+        if item.get("encrypted_content") or item.get("content"):
+            return True
+        has_id = isinstance(following, OpaquePart) or "id" in self._item(following)
+        return has_id and self._is_stored(part)
+
+    def _is_stored(self, part: ThinkingPart) -> bool:
+        """Whether the server stored the reasoning. If it did not say so, reasoning with its content
+        was not stored.
+        """
+        stored = self._encoding.provider_data(part).get("stored")
+        if isinstance(stored, bool):
+            return stored
         item = self._item(part)
-        if not self._is_new(item):
-            item.pop("id", None)
+        return not (item.get("encrypted_content") or item.get("content"))
+
+    def _call(self, part: ToolUsePart, result: ToolResultPart | None) -> None:
+        call = self._encoding.call(part)
+        item = self._call_item(part, call, result)
+        self._calls[call.id] = item
+        self.list.append(item)
+
+    def _call_item(self, part: ToolUsePart, call: Call, result: ToolResultPart | None) -> Fields:
+        item, data = self._item(part), self._encoding.provider_data(part)
+        kind = str(item.get("type"))
+        is_new = self._is_new(item)
+        if kind in TOOLS and isinstance(part.input, dict) and (is_new or "id" not in item):
+            if kind != "computer_call" or result is None or has_screenshot(result):
+                return call_item(kind, call.id, item, part.input)
+            # The output of a computer call is a screenshot, so an error needs another form.
+            item = {}
+        if kind in TOOLS or not is_new:
+            item = _without(item, "id", "type")
         members = {"call_id": call.id, "name": call.name}
-        if self._encoding.provider_data(part).get("custom") and isinstance(
-            text := get(part.input, "input"), str
-        ):
-            self._custom.add(call.id)
-            self.list.append({"type": "custom_tool_call", **item, **members, "input": text})
-        else:
-            self.list.append({"type": "function_call", **item, **members, "arguments": arguments_text(part)})
+        if data.get("custom") and isinstance(text := get(part.input, "input"), str):
+            return {"type": "custom_tool_call", **item, **members, "input": text}
+        return {"type": "function_call", **item, **members, "arguments": arguments_text(part)}
 
     def _result(self, part: ToolResultPart) -> None:
-        call = self._encoding.match_call(part)
-        if call is None:
+        matched = self._encoding.match_call(part)
+        if matched is None:
             return
-        media = [item for attachment in part.attachments for item in self._content(attachment)]
-        output: str | list[Fields] = text_of(part.content)
-        if media:
-            texts = [] if part.content in (None, "") else [{"type": "input_text", "text": output}]
-            output = [*texts, *media]
-        kind = "custom_tool_call_output" if call.id in self._custom else "function_call_output"
-        self.list.append({"type": kind, "call_id": call.id, "output": output})
+        call = self._calls[matched.id]
+        limit = attachments_max(call)
+        for attachment in part.attachments[limit:]:
+            self._encoding.refuse(
+                f"an attached {attachment.type}: the output of a {call['type']} has no place"
+            )
+        media = [item for attachment in part.attachments[:limit] for item in self._content(attachment)]
+        self._encoding.keep_part()
+        item = {**self._item(part), **output_item(call, part, media)}
+        data = self._encoding.provider_data(part)
+        if CACHE_MARK in data and call["type"] in ("function_call", "custom_tool_call"):
+            output = item["output"]
+            texts = [{"type": "input_text", "text": output}] if isinstance(output, str) else output
+            item["output"] = marked(texts, data)
+        self.list.append(item)
 
-    def _content(self, part: TextPart | ImagePart | DocumentPart) -> list[Fields]:
+    def _content(self, part: TextPart | Medium) -> list[Fields]:
+        content = self._unmarked(part)
+        return marked(content, self._encoding.provider_data(part))
+
+    def _unmarked(self, part: TextPart | Medium) -> list[Fields]:
         match part:
             case TextPart(text=""):
                 self._encoding.leave_out("an empty text", rule="text-not-blank")
                 return []
             case TextPart():
                 return [{"type": "input_text", "text": part.text}]
+            case DocumentPart() if file_id := file_of(part, "openai-responses"):
+                return [{"type": "input_file", "file_id": file_id, **self._detail(part)}]
+            case DocumentPart() if part.media_type.startswith("image/"):
+                fields = part.model_dump(include={"media_type", "data", "url", "provider_data"})
+                return self._image(ImagePart.model_validate(fields))
             case ImagePart():
-                url = image_url(self._encoding, part)
-                detail = self._encoding.provider_data(part).get("detail") or "auto"
-                return [{"type": "input_image", "image_url": url, "detail": detail}] if url else []
+                return self._image(part)
             case DocumentPart():
                 return self._document(part)
+            case AudioPart() | VideoPart():
+                self._encoding.refuse(f"the Responses API takes no {part.type}")
+                return []
+
+    def _image(self, part: ImagePart) -> list[Fields]:
+        image = {"type": "input_image", "detail": "auto", **self._detail(part)}
+        if file_id := file_of(part, "openai-responses"):
+            return [image | {"file_id": file_id}]
+        url = image_url(self._encoding, part)
+        return [image | {"image_url": url}] if url else []
+
+    def _detail(self, part: Medium) -> Fields:
+        detail = self._encoding.provider_data(part).get("detail")
+        return {"detail": detail} if detail else {}
 
     def _document(self, part: DocumentPart) -> list[Fields]:
+        if part.media_type.startswith(("audio/", "video/")):
+            self._encoding.refuse(f"a document of the type {part.media_type!r}: the Responses API takes none")
+            return []
         if part.url is None:
             data = f"data:{part.media_type};base64,{part.data}"
             return [{"type": "input_file", "filename": _file_name(part), "file_data": data}]
@@ -201,18 +329,20 @@ class _Items:
         return [{"type": "input_file", "file_url": part.url}]
 
     def _add_message(self, role: str, content: list[Fields]) -> None:
-        if len(content) == 1 and content[0]["type"] == "input_text":
+        if len(content) == 1 and content[0].keys() == {"type", "text"}:
             self.list.append({"role": role, "content": content[0]["text"]})
         elif content:
             self.list.append({"role": role, "content": content})
 
     def _item(self, part: Part) -> Fields:
-        return dict(_mapping(self._encoding.provider_data(part).get("item")))
+        return dict(mapping(self._encoding.provider_data(part).get("item")))
 
     def _is_new(self, item: Mapping[str, Any]) -> bool:
-        """Whether the item has an id that no earlier item has. A request may have each id once."""
+        """Whether the item goes with its id. A request may have each id once, and the API looks for
+        the reasoning that belongs to an id.
+        """
         item_id = item.get("id")
-        if not isinstance(item_id, str) or item_id in self._ids:
+        if not isinstance(item_id, str) or item_id in self._ids or self._lacks_reasoning:
             return False
         self._ids.add(item_id)
         return True
@@ -225,12 +355,20 @@ def recognizes(response: Any) -> bool:
     return isinstance(kind, str) and kind.startswith("response.")
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def _is_piece(part: Part) -> TypeGuard[OpaquePart]:
+    """Whether the part is a piece of a message of this provider."""
+    if not isinstance(part, OpaquePart) or part.provider != "openai-responses":
+        return False
+    content = part.content
+    return get(content, "type") == "message" and isinstance(get(content, "content"), list)
+
+
+def _without(item: Fields, *names: str) -> Fields:
+    return {name: member for name, member in item.items() if name not in names}
 
 
 def _file_name(part: DocumentPart) -> str:
     """The name with an ending, from which OpenAI infers the type of the file."""
     name = part.name or "document"
-    ending = _ENDINGS.get(part.media_type, ".txt" if part.media_type.startswith("text/") else "")
+    ending = _ENDINGS.get(part.media_type, ".txt" if is_text(part.media_type) else "")
     return name if "." in name else f"{name}{ending}"

@@ -6,10 +6,31 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from runfold_projections.providers.recording import Blocks, get, plain, whole
+from runfold_projections.providers.openai_citations import citations
+from runfold_projections.providers.openai_responses_tools import TOOLS, id_of, is_executed_by_caller
+from runfold_projections.providers.recording import Blocks
+from runfold_projections.providers.values import get, others, plain, whole
 from runfold_schemas.data import Data
 
 _BROKEN: Final = frozenset({"failed", "cancelled", "in_progress", "queued"})
+
+_CUT_OFF: Final = frozenset(
+    {"in_progress", "queued", "searching", "interpreting", "generating", "calling", "incomplete"}
+)
+"""The statuses of a hosted tool's item that has no outcome."""
+
+_NOT_SENT: Final = frozenset({"parsed", "parsed_arguments", "created_by"})
+"""Members of items that a request does not have: two of the SDK's helpers, and an author that the
+API adds to stored items.
+"""
+
+_RECORDED: Final = frozenset(
+    {"id", "object", "model", "output", "output_text", "usage", "status", "created_at", "completed_at"}
+    | {"instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "prompt", "truncation"}
+    | {"temperature", "top_p", "top_logprobs", "max_output_tokens", "max_tool_calls", "background"}
+    | {"presence_penalty", "frequency_penalty"}
+)
+"""The members of a response that the events have elsewhere, or that repeat the request."""
 
 
 class ResponsesRecorder:
@@ -20,7 +41,10 @@ class ResponsesRecorder:
     item. Items that the stream did not send are taken from the response in the last event.
     """
 
-    def __init__(self, tool_names: Mapping[str, str]) -> None:
+    def __init__(self, tool_names: Mapping[str, str], *, as_before: bool = False) -> None:
+        """With `as_before`, items become the events of older versions, for logs that hold items."""
+        self._as_before = as_before
+        self._stored: bool | None = None
         self.blocks = Blocks("openai-responses", tool_names=tool_names)
         # For each item: the keys of texts that have begun, and the piece of reasoning to which the
         # last delta belonged.
@@ -31,12 +55,16 @@ class ResponsesRecorder:
 
     def response(self, response: Any) -> Sequence[Data]:
         self._begin(response)
-        events = self._last(response)
+        self._last(response)
         if get(response, "output") is None:
             self.blocks.fault(f"a {type(response).__name__} without output")
-        return [*events, *self.blocks.end()]
+        return self.blocks.end()
 
     def feed(self, chunk: Any) -> Sequence[Data]:
+        self._take(chunk)
+        return self.blocks.take()
+
+    def _take(self, chunk: Any) -> None:
         match get(chunk, "type"):
             case "response.output_text.delta" | "response.refusal.delta" as kind:
                 self._text_delta(chunk, refusal=kind == "response.refusal.delta")
@@ -46,16 +74,18 @@ class ResponsesRecorder:
                 self._reasoning_delta(chunk, ("summary", get(chunk, "summary_index")))
             case "response.reasoning_text.delta":
                 self._reasoning_delta(chunk, ("text", get(chunk, "content_index")))
+            case "response.content_part.added":
+                self._part_added(chunk)
             case "response.output_item.added":
                 self._added(self._place(chunk), get(chunk, "item"))
             case "response.output_item.done":
-                return self._item(self._place(chunk), get(chunk, "item"))
+                self._item(self._place(chunk), get(chunk, "item"))
             case "response.created" | "response.in_progress" | "response.queued":
                 self.blocks.unfinished = True
                 self._begin(get(chunk, "response"))
             case "response.completed" | "response.incomplete" | "response.failed":
                 self._begin(get(chunk, "response"))
-                return self._last(get(chunk, "response"))
+                self._last(get(chunk, "response"))
             case "error":
                 self.blocks.unfinished = True
                 self._error(get(chunk, "error") or chunk)
@@ -65,31 +95,43 @@ class ResponsesRecorder:
                 pass
             case _:
                 self.blocks.fault(f"a {type(chunk).__name__} without a type")
-        return ()
 
     def _begin(self, response: Any) -> None:
-        self.blocks.message_id = self.blocks.word(get(response, "id")) or self.blocks.message_id
+        self.blocks.response_id = self.blocks.word(get(response, "id")) or self.blocks.response_id
         self.blocks.model = self.blocks.word(get(response, "model")) or self.blocks.model
+        if isinstance(stored := get(response, "store"), bool):
+            self._stored = stored
 
-    def _last(self, response: Any) -> list[Data]:
-        """The last events, with items that the stream did not send, the usage and the status."""
-        events: list[Data] = []
-        output = enumerate(self._items(get(response, "output"), "output"))
-        missing = [(index, item) for index, item in output if not self._is_done(index, item)]
-        for index, item in missing:
-            events += self._item(index, item)
+    def _last(self, response: Any) -> None:
+        """Takes the items that the stream did not send, the usage and the status."""
+        streamed = frozenset(self._done)
+        for index, item in enumerate(self._items(get(response, "output"), "output")):
+            if index not in streamed and self.blocks.word(get(item, "id")) not in streamed:
+                self._item(index, item)
         if (error := get(response, "error")) is not None:
             self._error(error)
         if (usage := get(response, "usage")) is not None:
-            self._count(usage)
+            self.blocks.usage(usage)
+            self.blocks.usage({"output": get(response, "output")})
         status = self.blocks.word(get(response, "status"))
         reason = self.blocks.word(get(get(response, "incomplete_details"), "reason"))
         self.blocks.stop_reason = reason or status or None
         self.blocks.unfinished = status in _BROKEN
-        return events
+        self._keep_rest(response, status)
 
-    def _is_done(self, index: int, item: Any) -> bool:
-        return index in self._done or self.blocks.word(get(item, "id")) in self._done
+    def _keep_rest(self, response: Any, status: str) -> None:
+        """Keeps what stands beside the output, and what the next request needs."""
+        rest = {name: member for name, member in others(response, _RECORDED).items() if _says(member)}
+        details = rest.get("incomplete_details")
+        if isinstance(details, dict) and details.keys() == {"reason"}:
+            del rest["incomplete_details"]  # the stop reason
+        self.blocks.beside(rest)
+        if status != "completed":
+            return
+        if conversation := self.blocks.word(get(get(response, "conversation"), "id")):
+            self.blocks.next_request(conversation=conversation)
+        elif self._stored and self.blocks.response_id:
+            self.blocks.next_request(previous_response_id=self.blocks.response_id)
 
     def _place(self, chunk: Any) -> Any:
         """The index of the chunk's item, or its id, because some servers only send the id."""
@@ -99,12 +141,20 @@ class ResponsesRecorder:
     def _text_delta(self, chunk: Any, *, refusal: bool) -> None:
         index = get(chunk, "content_index")
         key = (self._place(chunk), index if isinstance(index, int) else 0)
-        text = self.blocks.string(get(chunk, "delta"))
-        if self.blocks.is_open(key):
-            self.blocks.text(key, text)
-            return
-        self._texts.setdefault(key[0], []).append(key)
-        self.blocks.text(key, text, **({"refusal": True} if refusal else {}))
+        if not self.blocks.is_open(key):
+            self._texts.setdefault(key[0], []).append(key)
+        self.blocks.text(key, self.blocks.string(get(chunk, "delta")))
+        if refusal:
+            self._refuse(key)
+
+    def _part_added(self, chunk: Any) -> None:
+        """Begins a text that may stay empty, because the texts of an item keep their order."""
+        if get(get(chunk, "part"), "type") in ("output_text", "refusal"):
+            self._text_delta(chunk, refusal=False)
+
+    def _refuse(self, key: Any) -> None:
+        self.blocks.keep(key, {"refusal": True})
+        self.blocks.refuse(key)
 
     def _arguments_delta(self, chunk: Any) -> None:
         if text := self.blocks.string(get(chunk, "delta")):
@@ -124,26 +174,54 @@ class ResponsesRecorder:
         # Recorded now, so that a call that breaks off in its arguments has a name.
         if get(item, "type") in ("function_call", "custom_tool_call"):
             self._name(place, item)
+        elif self._is_call(item):
+            self._name_call(place, item)
 
-    def _item(self, place: Any, item: Any) -> list[Data]:
-        """The events of a whole item."""
+    def _item(self, place: Any, item: Any) -> None:
+        """Takes a whole item."""
         self._done |= {place, self.blocks.word(get(item, "id")) or place}
         match get(item, "type"):
             case "message":
-                return self._message(place, item)
+                self._message(place, item)
             case "reasoning":
-                return self._reasoning_item(place, item)
+                self._reasoning_item(place, item)
             case "function_call":
-                return self._function_call(place, item)
+                self._function_call(place, item)
             case "custom_tool_call":
-                return self._custom_call(place, item)
+                self._custom_call(place, item)
+            case _ if self._is_call(item):
+                self._call(place, item)
             case _:
-                self.blocks.other((place, "other"), plain(item))
-                return self.blocks.close((place, "other"))
+                usable = self._as_before or str(get(item, "status")) not in _CUT_OFF
+                self.blocks.other((place, "other"), self._opaque(item), usable=usable)
+                self.blocks.close((place, "other"))
 
-    def _message(self, place: Any, item: Any) -> list[Data]:
+    def _opaque(self, item: Any) -> Any:
+        content = plain(item)
+        if isinstance(content, dict) and not self._as_before:
+            return {name: member for name, member in content.items() if name not in _NOT_SENT}
+        return content
+
+    def _is_call(self, item: Any) -> bool:
+        return not self._as_before and is_executed_by_caller(item)
+
+    def _call(self, place: Any, item: Any) -> None:
+        """Takes a call that the caller executes, of a tool that the API defines."""
+        key = (place, "call")
+        self._name_call(place, item)
+        members = ("type", "id", "status")
+        payload = others(item, {*members, "call_id", *_NOT_SENT})
+        own = {name: plain(member) for name in members if (member := get(item, name)) is not None}
+        self.blocks.arguments(key, payload)
+        self.blocks.keep(key, {"item": own})
+        self._end_call(key, item)
+
+    def _name_call(self, place: Any, item: Any) -> None:
+        tool_id = self.blocks.word(id_of(item))
+        self.blocks.call((place, "call"), tool_id=tool_id, name=TOOLS[get(item, "type")])
+
+    def _message(self, place: Any, item: Any) -> None:
         open_keys = self._texts.pop(place, [])
-        events: list[Data] = []
         members = _rest(item, "type", "role", "content")
         for index, part in enumerate(self._items(get(item, "content"), "content")):
             key = (place, index)
@@ -151,17 +229,21 @@ class ResponsesRecorder:
             if kind in ("output_text", "refusal"):
                 text = self.blocks.string(get(part, "refusal" if kind == "refusal" else "text"))
                 data: dict[str, Any] = {"item": members, "part": _rest(part, "type", "text", "refusal")}
-                if kind == "refusal":
-                    data["refusal"] = True
                 data = {name: value for name, value in data.items() if value}
                 self.blocks.text(key, "" if self.blocks.is_open(key) else text, **data)
+                if kind == "refusal":
+                    self._refuse(key)
+                self.blocks.cite(key, citations(self._items(get(part, "annotations"), "annotations")))
             else:
-                # The item is sent back without its id, which its texts have.
-                self.blocks.other(key, {"type": "message", "role": "assistant", "content": [plain(part)]})
-            events += self.blocks.close(key)
-        return events + [data for key in open_keys for data in self.blocks.close(key)]
+                # The message is sent back as one item if its id is the same.
+                named = {} if self._as_before else members
+                content = {"type": "message", "role": "assistant", **named, "content": [plain(part)]}
+                self.blocks.other(key, content)
+            self.blocks.close(key)
+        for key in open_keys:
+            self.blocks.close(key)
 
-    def _reasoning_item(self, place: Any, item: Any) -> list[Data]:
+    def _reasoning_item(self, place: Any, item: Any) -> None:
         key = (place, "reasoning")
         pieces = [
             self.blocks.string(get(piece, "text"))
@@ -170,9 +252,11 @@ class ResponsesRecorder:
         ]
         text = "" if self.blocks.is_open(key) else "\n\n".join(pieces)
         self.blocks.thinking(key, text, item=_rest(item, "type"))
-        return self.blocks.close(key)
+        if self._stored is not None:
+            self.blocks.keep(key, {"stored": self._stored})
+        self.blocks.close(key)
 
-    def _function_call(self, place: Any, item: Any) -> list[Data]:
+    def _function_call(self, place: Any, item: Any) -> None:
         key = (place, "call")
         self._name(place, item)
         if place not in self._streamed:
@@ -182,15 +266,23 @@ class ResponsesRecorder:
             self.blocks.arguments_text(key, text)
         if members := _rest(item, "type", "call_id", "name", "arguments"):
             self.blocks.call(key, tool_id=None, name=None, item=members)
-        return self.blocks.close(key)
+        self._end_call(key, item)
 
-    def _custom_call(self, place: Any, item: Any) -> list[Data]:
+    def _custom_call(self, place: Any, item: Any) -> None:
         key = (place, "call")
         self._name(place, item)
         self.blocks.arguments(key, {"input": whole(self.blocks.string(get(item, "input")))})
         members = _rest(item, "type", "call_id", "name", "input")
         self.blocks.call(key, tool_id=None, name=None, item=members, custom=True)
-        return self.blocks.close(key)
+        self._end_call(key, item)
+
+    def _end_call(self, key: Any, item: Any) -> None:
+        """Ends a call. A call that was cut off in its arguments is not to be executed."""
+        is_cut_off = get(item, "status") == "incomplete" and not self._as_before
+        if is_cut_off:
+            self.blocks.break_off(key)
+        else:
+            self.blocks.close(key)
 
     def _name(self, place: Any, item: Any) -> None:
         tool_id = self.blocks.word(get(item, "call_id", "id"))
@@ -200,15 +292,6 @@ class ResponsesRecorder:
         members = (get(error, "code"), get(error, "message"))
         details = [str(plain(member)) for member in members if member is not None]
         self.blocks.fault(": ".join(["the response failed", *details]))
-
-    def _count(self, usage: Any) -> None:
-        details = get(usage, "input_tokens_details")
-        self.blocks.usage(
-            input_tokens=get(usage, "input_tokens"),
-            output_tokens=get(usage, "output_tokens"),
-            cache_read_tokens=get(details, "cached_tokens"),
-            cache_write_tokens=get(details, "cache_write_tokens"),
-        )
 
     def _items(self, value: Any, what: str) -> list[Any]:
         if isinstance(value, list):
@@ -222,11 +305,24 @@ def _rest(value: Any, *recorded: str) -> dict[str, Any]:
     """The members that are not recorded otherwise. Nulls are left out, because the API refuses some
     of them in a request.
     """
-    members = plain(value)
+    left_out = {*recorded, *_NOT_SENT}
+    if hasattr(value, "model_dump"):
+        members = plain(
+            value.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=left_out, warnings=False)
+        )
+    else:
+        members = plain(value)
     if not isinstance(members, dict):
         return {}
     return {
         name: member
         for name, member in members.items()
-        if name not in recorded and member is not None and member != []
+        if name not in left_out and member is not None and member != []
     }
+
+
+def _says(member: Any) -> bool:
+    """Whether the member has content: many are null or hold nulls only."""
+    if isinstance(member, Mapping):
+        return any(map(_says, member.values()))
+    return member not in (None, "", [])

@@ -7,27 +7,30 @@ does not break the ledger.
 """
 
 import json
-import math
-import re
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Any, Final, Literal, Protocol
 
+from runfold_projections.providers.token_counts import UsageReader
+from runfold_projections.providers.values import is_deep, plain, whole
 from runfold_schemas.data import MESSAGE_ID_LENGTH_MAX, Data
 from runfold_schemas.events import (
     AssistantMessage,
     ProviderPart,
     ResponseRecorded,
     Thinking,
-    TokenUsage,
     ToolCall,
 )
-from runfold_schemas.messages import BASE64_PATTERN, Provider
-
-_BASE64: Final = re.compile(BASE64_PATTERN)
+from runfold_schemas.messages import Citation, Provider
+from runfold_schemas.usage import TokenUsage
 
 _FAULTS_MAX: Final = 100
+
+_BESIDE_BYTES_MAX: Final = 1024 * 1024
+"""The size of a member beside the content as JSON. The log probabilities of a long text may have
+more than an event holds.
+"""
 
 
 class Recorder(Protocol):
@@ -57,6 +60,9 @@ class _Block:
     """The arguments, if the provider sends them decoded. Otherwise their text is in `pieces`."""
     content: Any = None
     usable: bool = True
+    complete: bool = True
+    refusal: bool = False
+    citations: tuple[Citation, ...] = ()
     data: dict[str, Any] = field(default_factory=dict)
     """Data for this provider only."""
 
@@ -80,8 +86,10 @@ class Blocks:
         self.provider: Provider = provider
         self._has_ids = has_ids
         self._arguments_are_text = arguments_are_text
-        self._message_id: str | None = None
+        self._response_id: str | None = None
         self.model: str | None = None
+        self.named_model: str | None = None
+        """The name of the model that the caller gives, for a response without one."""
         self.stop_reason: str | None = None
         self.faults: list[str] = []
         self.unfinished = False
@@ -90,22 +98,30 @@ class Blocks:
         """
         self._tool_names = tool_names or {}
         self._open: dict[Any, _Block] = {}
+        # The complete blocks behind an open text, and the texts that began, as heaps by index: a
+        # response may have 100,000 blocks.
+        self._waiting: list[tuple[int, _Block]] = []
+        self._texts: list[int] = []
+        self._closed_texts: set[int] = set()
+        # The events of blocks that are complete, until `take` returns them.
+        self._complete: list[Data] = []
         self._count = 0
         self._tool_ids: set[str] = set()
-        # Kept until the end, because some providers count again in each chunk.
-        self._usage: dict[str, int] = {}
+        self._tokens = UsageReader(provider)
+        self._beside: dict[str, Any] = {}
+        self._next_request: dict[str, Any] = {}
 
     @property
-    def message_id(self) -> str | None:
+    def response_id(self) -> str | None:
         """The provider's id of the response, if an event can hold it."""
-        return self._message_id
+        return self._response_id
 
-    @message_id.setter
-    def message_id(self, id_: str | None) -> None:
+    @response_id.setter
+    def response_id(self, id_: str | None) -> None:
         if id_ and len(id_) > MESSAGE_ID_LENGTH_MAX:
             self.fault(f"the response's id has more than {MESSAGE_ID_LENGTH_MAX} characters")
             return
-        self._message_id = id_
+        self._response_id = id_
 
     def text(self, key: Any, text: str, **data: Any) -> None:
         """Adds text to block `key`, which begins with the first call. `data` is for this provider
@@ -114,6 +130,16 @@ class Blocks:
         block = self._block(key, "text")
         block.pieces.append(text)
         block.data.update(data)
+
+    def refuse(self, key: Any) -> None:
+        """Marks the open text `key` as a refusal."""
+        if block := self._open.get(key):
+            block.refusal = True
+
+    def cite(self, key: Any, citations: Iterable[Citation]) -> None:
+        """Sets the sources of the open text `key`, in the common form."""
+        if block := self._open.get(key):
+            block.citations = tuple(citations)
 
     def thinking(
         self, key: Any, text: str = "", *, signature: str = "", redacted: str | None = None, **data: Any
@@ -152,11 +178,19 @@ class Blocks:
         if block := self._open.get(key):
             block.data.update(data)
 
-    def usage(self, **tokens: Any) -> None:
-        """Sets the number of tokens so far. Later numbers replace earlier numbers."""
-        for name, count in tokens.items():
-            if isinstance(count, int) and 0 <= count < 2**63:
-                self._usage[name] = count
+    def usage(self, usage: Any) -> None:
+        """Takes the provider's object of counts. Later numbers replace earlier numbers."""
+        self._tokens.take(usage)
+
+    def beside(self, members: Mapping[str, Any]) -> None:
+        """Adds what stands beside the content of the response, as decoded JSON or objects of an
+        SDK. Later members replace earlier members of the same name.
+        """
+        self._beside.update(members)
+
+    def next_request(self, **members: Any) -> None:
+        """Adds members beside the messages that the next request needs, as decoded JSON."""
+        self._next_request.update(members)
 
     def fault(self, text: str) -> None:
         """Adds a fault, a sentence. Repeated faults are ignored, because a stream may repeat a
@@ -182,47 +216,115 @@ class Blocks:
     def is_open(self, key: Any) -> bool:
         return key in self._open
 
-    def close(self, key: Any) -> list[Data]:
-        """Ends block `key` and returns its event. Returns nothing if the block is not open."""
+    def close(self, key: Any) -> None:
+        """Ends block `key`, if it is open. Then `take` returns the events of complete blocks.
+
+        While a text is open, the blocks that began after it wait for its end, because a part of the
+        text may be an event already.
+        """
         block = self._open.pop(key, None)
-        return [] if block is None else self._event(block)
+        if block is None:
+            return
+        if block.kind == "text":
+            self._closed_texts.add(block.index)
+        heappush(self._waiting, (block.index, block))
+        self._release()
 
-    def close_all(self) -> list[Data]:
-        """Ends all open blocks, in the order in which they began."""
-        return [data for key in list(self._open) for data in self.close(key)]
+    def break_off(self, key: Any) -> None:
+        """The same as `close` for a block that the provider left incomplete."""
+        if block := self._open.get(key):
+            block.complete = False
+        self.close(key)
 
-    def partial(self) -> list[Data]:
-        """Events for the text that has arrived so far, so that followers of the run see it grow."""
-        events: list[Data] = []
-        for block in self._open.values():
-            text = whole("".join(block.pieces)) if block.kind == "text" else ""
-            if text:
-                events.append(AssistantMessage(message=text, content_index=block.index))
-                block.pieces.clear()
+    def take(self) -> Sequence[Data]:
+        """The events of the blocks that are complete and were not taken yet."""
+        if not self._complete:
+            return ()
+        events, self._complete = self._complete, []
         return events
 
+    def partial(self) -> list[Data]:
+        """The event for the text that has arrived so far, so that followers of the run see it grow.
+        Only the first open block has such an event: no other block is between its events.
+        """
+        block = next(iter(self._open.values()), None)
+        if block is None or block.kind != "text":
+            return []
+        text = "".join(block.pieces)
+        # The other half of the character may be in the next chunk.
+        half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        block.pieces = [half] if half else []
+        if text == half:
+            return []
+        refusal = {"refusal": True} if block.refusal else {}
+        message = whole(text[: len(text) - len(half)])
+        return [AssistantMessage(message=message, content_index=block.index, **refusal)]
+
     def end(self, *, finished: bool = True) -> list[Data]:
-        """Ends the response, or marks it as broken off. Returns the events of the open blocks, the
-        token usage and the last event.
+        """Ends the response, or marks it as broken off. Returns the events that were not taken,
+        those of the open blocks, the token usage and the last event.
         """
         finished = finished and not self.unfinished
-        events = self.close_all() if finished else self._broken_off()
-        if self._usage:
-            model = {"model": self.model} if self.model else {}
-            events.append(TokenUsage.model_validate({**self._usage, **model}))
-        members = {"model": self.model, "stop_reason": self.stop_reason, "faults": tuple(self.faults)}
+        self.model = self.model or self.named_model
+        if finished:
+            for key in list(self._open):
+                self.close(key)
+        else:
+            self._complete += self._broken_off()
+        events = [*self.take(), *self._token_usage()]
+        beside = self._plain_beside()
+        members: dict[str, Any] = {
+            "model": self.model,
+            "stop_reason": self.stop_reason,
+            "faults": tuple(self.faults),
+            "response_id": self.response_id,
+            "provider_data": beside and {self.provider: beside},
+            "next_request": self._next_request and {self.provider: self._next_request},
+        }
         fields = {name: value for name, value in members.items() if value}
         events.append(ResponseRecorded(**fields) if finished else ResponseRecorded(**fields, finished=False))
         return events
+
+    def _token_usage(self) -> list[Data]:
+        """An event for each call of a model, the response's own last."""
+        calls = self._tokens.further_calls()
+        if counts := self._tokens.counts():
+            calls.append(counts)
+        events: list[Data] = []
+        for call in calls:
+            model = call.pop("model", self.model)
+            named = {"model": whole(model)} if isinstance(model, str) and model else {}
+            events.append(TokenUsage.model_validate({**call, **named}))
+        return events
+
+    def _plain_beside(self) -> dict[str, Any]:
+        """What stands beside the content, without members that make the event too large."""
+        beside: dict[str, Any] = {}
+        for name, value in self._beside.items():
+            try:
+                member = plain(value)
+                size = len(json.dumps(member))
+            except Exception as error:  # noqa: BLE001  # objects of the caller may raise anything
+                self.fault(f"{name} could not be read: {type(error).__name__}")
+                continue
+            if size > _BESIDE_BYTES_MAX:
+                self.fault(f"{name} has more than {_BESIDE_BYTES_MAX} bytes and is not kept")
+            else:
+                beside[whole(str(name))] = member
+        return beside
 
     def _block(self, key: Any, kind: Literal["text", "thinking", "call", "other"]) -> _Block:
         block = self._open.get(key)
         if block is None:
             block = self._open[key] = _Block(kind, self._count)
+            if kind == "text":
+                heappush(self._texts, self._count)
             self._count += 1
         return block
 
     def _event(self, block: _Block) -> list[Data]:
+        if not block.complete:
+            return self._incomplete(block)
         match block.kind:
             case "text":
                 return self._text(block)
@@ -234,33 +336,49 @@ class Blocks:
                 finished = {} if block.usable else {"finished": False}
                 return [ProviderPart(content=block.content, content_index=block.index, **finished)]
 
+    def _release(self) -> None:
+        """Completes the waiting blocks that no open text precedes."""
+        while self._texts and self._texts[0] in self._closed_texts:
+            self._closed_texts.remove(heappop(self._texts))
+        first_text = self._texts[0] if self._texts else self._count
+        while self._waiting and self._waiting[0][0] < first_text:
+            self._complete += self._event(heappop(self._waiting)[1])
+
     def _broken_off(self) -> list[Data]:
-        events: list[Data] = []
-        for block in self._open.values():
-            match block.kind:
-                case "text":
-                    events += self._text(block)
-                case "thinking":
-                    # Without its signature, so the ledger omits it.
-                    events.append(Thinking(text=whole("".join(block.pieces)), content_index=block.index))
-                case "call":
-                    self.fault(f"the call of {block.name!r} broke off in its arguments")
-                    content = {"tool_call_id": block.tool_id, "tool_name": block.name}
-                    content["arguments"] = whole("".join(block.pieces))
-                    events.append(ProviderPart(content=content, content_index=block.index, finished=False))
-                case "other":
-                    events.append(
-                        ProviderPart(content=block.content, content_index=block.index, finished=False)
-                    )
+        complete = {index for index, _ in self._waiting}
+        blocks = sorted([*(block for _, block in self._waiting), *self._open.values()], key=_index)
         self._open.clear()
-        return events
+        self._waiting.clear()
+        return [
+            data
+            for block in blocks
+            for data in (self._event(block) if block.index in complete else self._incomplete(block))
+        ]
+
+    def _incomplete(self, block: _Block) -> list[Data]:
+        """The events of a block that the stream did not complete."""
+        content = block.content
+        match block.kind:
+            case "text":
+                return self._text(block)
+            case "thinking":
+                # Without its signature, so the ledger omits it.
+                return [Thinking(text=whole("".join(block.pieces)), content_index=block.index)]
+            case "call":
+                self.fault(f"the call of {block.name!r} broke off in its arguments")
+                content = {"tool_call_id": block.tool_id, "tool_name": block.name}
+                content["arguments"] = whole("".join(block.pieces))
+        return [ProviderPart(content=content, content_index=block.index, finished=False)]
 
     def _text(self, block: _Block) -> list[Data]:
         text = whole("".join(block.pieces))
-        if not text and not block.data:
+        if not text and not block.data and not block.citations:
             return []
-        message = AssistantMessage(message=text, content_index=block.index, **self._provider_data(block))
-        return [message]
+        members: dict[str, Any] = {"refusal": True} if block.refusal else {}
+        if block.citations:
+            members["citations"] = block.citations
+        members |= self._provider_data(block)
+        return [AssistantMessage(message=text, content_index=block.index, **members)]
 
     def _thinking(self, block: _Block) -> Thinking:
         fields: dict[str, Any] = {"content_index": block.index, "final": True}
@@ -275,14 +393,13 @@ class Blocks:
         if payload is None:
             text = whole("".join(block.pieces))
             payload = self._parse_arguments(text, block)
-            if (
-                self._arguments_are_text
-                and json.dumps(payload, ensure_ascii=False, separators=(",", ":")) != text
-            ):
+            # A request has an empty object in the place of null.
+            exact = payload is None or json.dumps(payload, ensure_ascii=False, separators=(",", ":")) != text
+            if self._arguments_are_text and exact:
                 block.data["arguments"] = text
         tool_id = block.tool_id
         if not tool_id:
-            tool_id = f"{self.message_id or 'call'}-{block.index}"
+            tool_id = f"{self.response_id or 'call'}-{block.index}"
             if self._has_ids:
                 self.fault(f"the call of {block.name!r} has no id: it got {tool_id!r}")
         elif tool_id in self._tool_ids:
@@ -300,9 +417,12 @@ class Blocks:
             payload = json.loads(text) if text else {}
             # Python's parser accepts NaN, infinity and halves of surrogate pairs, which events
             # cannot hold.
-            json.dumps(payload, ensure_ascii=False, allow_nan=False).encode()
+            encoded = json.dumps(payload, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError):
             self.fault(f"the arguments of {block.name!r} are not JSON")
+            return text
+        if is_deep(encoded):
+            self.fault(f"the arguments of {block.name!r} are nested too deep")
             return text
         return payload
 
@@ -310,58 +430,5 @@ class Blocks:
         return {"provider_data": {self.provider: block.data}} if block.data else {}
 
 
-_NOTHING: Final[Mapping[str, Any]] = {}
-
-
-def get(value: Any, *names: str) -> Any:
-    """The first of these members that is present and not null, of an SDK's object or of decoded
-    JSON.
-    """
-    # Every chunk of a stream passes here, and both pydantic's own lookup and a test for `Mapping`
-    # are slow.
-    members = value if isinstance(value, dict) else getattr(value, "__dict__", _NOTHING)
-    for name in names:
-        member = members.get(name)
-        if member is None and members is not value and name not in members:
-            member = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-        if member is not None:
-            return member
-    return None
-
-
-def plain(value: Any) -> Any:
-    """An SDK's object as decoded JSON that an event can hold. Bytes become base64."""
-    if hasattr(value, "model_dump"):
-        # An SDK puts unknown data into fields of other types, of which pydantic would warn.
-        return plain(value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False))
-    match value:
-        case Mapping():
-            return {whole(str(name)): plain(member) for name, member in value.items()}
-        case list() | tuple():
-            return [plain(member) for member in value]
-        case str():
-            return whole(value)
-        case bytes() | bytearray():
-            return b64encode(value).decode()
-        case float() if not math.isfinite(value):
-            return str(value)
-        case int() | float() | None:
-            return value
-        case _:
-            return str(value)
-
-
-def whole(text: str) -> str:
-    """`text` with split surrogate pairs joined, because streams may split them. Lone halves are
-    replaced.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def is_base64(value: Any) -> bool:
-    """Whether `value` is base64 in the form that events accept."""
-    return isinstance(value, str) and _BASE64.fullmatch(value) is not None
+def _index(block: _Block) -> int:
+    return block.index

@@ -108,8 +108,12 @@ class DirectConnection(Generic[VerbsT]):
             del self._of_loops[loop]
 
 
-def check_address(url: str | None, settings: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for a URL beside settings, and for a URL that is not one of the API."""
+def check_address(url: str | None, settings: Mapping[str, Any], *, api_key: str | None = None) -> None:
+    """Raises `ValueError` for a URL beside settings, for a URL that is not one of the API, and for
+    a key without a URL.
+    """
+    if url is None and api_key is not None:
+        raise ValueError("api_key is for Runfold's HTTP API: pass its url too")
     if url is not None and settings:
         raise ValueError(
             f"pass either a url or {', '.join(settings)}, not both: the API knows its own servers"

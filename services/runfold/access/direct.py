@@ -24,7 +24,7 @@ async def direct_sessions(settings: Settings) -> AsyncIterator[Sessions]:
     `ConfigurationError`.
     """
     async with AsyncExitStack() as stack:
-        runfold = await stack.enter_async_context(Runfold.of(settings.log("runfold/sessions")))
+        runfold = await stack.enter_async_context(Runfold.of(settings.log("runfold/sessions").of_visitor()))
         reading = await stack.enter_async_context(Reading(settings))
         yield Sessions(runfold.connection, reading.stored_sessions)
 
@@ -36,7 +36,7 @@ async def direct_memories(settings: Settings) -> AsyncIterator[MemoryBackend]:
     completed runs is left to the API. Raises `UnavailableError`, `ConfigurationError`.
     """
     async with AsyncExitStack() as stack:
-        runfold = await stack.enter_async_context(Runfold.of(settings.log("runfold/memories")))
+        runfold = await stack.enter_async_context(Runfold.of(settings.log("runfold/memories").of_visitor()))
         reading = await stack.enter_async_context(Reading(settings))
         model = await stack.enter_async_context(chosen_model(settings))
         memories = Memories(runfold.connection, reading.stored_memories, similarity=reading.similarity)

@@ -18,14 +18,16 @@ from runfold.generation.verbs import MemoryBackend
 from runfold.remote.memories import HttpMemories
 
 
-def memory_connection(url: str | None, settings: Mapping[str, Any]) -> FrameworkConnection[MemoryBackend]:
+def memory_connection(
+    url: str | None, settings: Mapping[str, Any], *, api_key: str | None = None
+) -> FrameworkConnection[MemoryBackend]:
     """A connection to the API at `url`, or without a URL to the servers in `settings`, which are
     fields of `runfold.settings.Settings`. Raises `ValueError`.
     """
-    check_address(url, settings)
+    check_address(url, settings, api_key=api_key)
     if url is None:
         return DirectConnection(partial(_direct, settings))
-    memories = HttpMemories(url)
+    memories = HttpMemories(url, api_key=api_key)
     return HttpConnection(MemoryBackend(memories, memories), memories.close)
 
 

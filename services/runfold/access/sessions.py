@@ -17,14 +17,16 @@ from runfold.client.session import SessionVerbs
 from runfold.remote.sessions import HttpSessions
 
 
-def session_connection(url: str | None, settings: Mapping[str, Any]) -> FrameworkConnection[SessionVerbs]:
+def session_connection(
+    url: str | None, settings: Mapping[str, Any], *, api_key: str | None = None
+) -> FrameworkConnection[SessionVerbs]:
     """A connection to the API at `url`, or without a URL to the servers in `settings`, which are
     fields of `runfold.settings.Settings`. Raises `ValueError`.
     """
-    check_address(url, settings)
+    check_address(url, settings, api_key=api_key)
     if url is None:
         return DirectConnection(partial(_direct, settings))
-    sessions = HttpSessions(url)
+    sessions = HttpSessions(url, api_key=api_key)
     return HttpConnection[SessionVerbs](sessions, sessions.close)
 
 

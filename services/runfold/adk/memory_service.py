@@ -77,6 +77,7 @@ class RunfoldMemoryService(BaseMemoryService):
         bank: str = "adk",
         found_max: int = 10,
         rule: TriggerRule | None = None,
+        api_key: str | None = None,
         **settings: Any,
     ) -> None:
         """`settings` are fields of `runfold.settings.Settings`, for use without the HTTP API.
@@ -88,8 +89,9 @@ class RunfoldMemoryService(BaseMemoryService):
             rule: when memories are generated from added events. Without a rule, memories are
                 generated at once, and adding returns when they can be found. With a rule, for
                 example `TriggerRule(idle_seconds=60)`, adding returns when the events are durable.
+            api_key: an API key or a token for the API; by default, the variable `RUNFOLD_API_KEY`.
         """
-        self._connection = memory_connection(url, settings)
+        self._connection = memory_connection(url, settings, api_key=api_key)
         self._bank = bank
         self._found_max = found_max
         self._rule = rule

@@ -28,6 +28,7 @@ from runfold.access.locks import NamedLocks
 from runfold.access.sessions import session_connection
 from runfold.adk.events import adk_errors, events_of, framework_event, json_form, state_delta, time_of
 from runfold.client.session import EventSelection, Session, SessionVerbs
+from runfold.client.sessions import Sessions
 from runfold_projections.state import without_temporary
 from runfold_schemas.codec import decode, new_event
 from runfold_schemas.cursors import PAGE_MAX
@@ -73,9 +74,14 @@ class RunfoldSessionService(BaseSessionService):
     creates a second session if no id was given.
     """
 
-    def __init__(self, url: str | None = None, **settings: Any) -> None:
-        """`settings` are fields of `runfold.settings.Settings`, for use without the HTTP API."""
-        self._connection = session_connection(url, settings)
+    def __init__(self, url: str | None = None, *, api_key: str | None = None, **settings: Any) -> None:
+        """`settings` are fields of `runfold.settings.Settings`, for use without the HTTP API.
+
+        Args:
+            url: the address of Runfold's API.
+            api_key: an API key or a token for the API; by default, the variable `RUNFOLD_API_KEY`.
+        """
+        self._connection = session_connection(url, settings, api_key=api_key)
         # Concurrent appends of one session object follow each other, so that none makes another
         # stale.
         self._appending = NamedLocks()
@@ -221,7 +227,7 @@ async def _append(
     """
     try:
         marker = _marker(session) or await _current_marker(sessions, session, session_id)
-        logged = _logged(new, marker)
+        logged = await _logged(sessions, session, session_id, new, marker)
         position = await sessions.append(session_id, logged)
         if position.is_duplicate:
             return marker, await _marker_after_repeat(sessions, session, session_id, logged, marker)
@@ -304,14 +310,19 @@ def _follows(event: AnyEvent, logged: AnyEvent, marker: _Marker) -> bool:
     return event.event_id == logged.event_id and expected is not None and expected <= marker.offset
 
 
-def _logged(new: _NewEvent, marker: _Marker) -> AnyEvent:
+async def _logged(
+    sessions: SessionVerbs, session: AdkSession, session_id: str, new: _NewEvent, marker: _Marker
+) -> AnyEvent:
     # The id is made of the content. So the log counts a repeated event once, and does not confuse
     # it with another event of the same ADK id.
     name = marker.run_id.encode() + to_json(new.stored.body)
+    keyed_id = None
+    if isinstance(sessions, Sessions):  # over HTTP, an agent has no key
+        keyed_id = await sessions.content_id(name, session_id=session_id, user=session.user_id)
     invocation = new.event.invocation_id
     return new_event(
         new.stored,
-        event_id=str(uuid.UUID(bytes=blake2b(name, digest_size=16).digest())),
+        event_id=keyed_id or str(uuid.UUID(bytes=blake2b(name, digest_size=16).digest())),
         run_id=marker.run_id,
         timestamp=time_of(new.event),
         turn_id=invocation if 0 < len(invocation) <= TURN_ID_LENGTH_MAX else None,

@@ -13,7 +13,7 @@ text.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from fastapi import APIRouter
@@ -21,18 +21,19 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 
 from runfold.api.memories import BankId
-from runfold.client.memories import Memories
-from runfold.documents.generation import (
+from runfold.client.memory import MemoryVerbs
+from runfold.documents.memories import MemoryDocument
+from runfold.generation.documents import (
     Generate,
     GeneratedMemories,
     GeneratedMemory,
     Ingest,
     StreamPosition,
 )
-from runfold.documents.memories import MemoryDocument
 from runfold.generation.options import ChangedMemory
-from runfold.generation.service import Generation
+from runfold.generation.permitted import PermittedGeneration
 from runfold.generation.streams import stream_run_id
+from runfold.http.audited_ids import note_scope
 from runfold.http.bodies import JSON, JsonRoute
 from runfold.http.idempotency import RepeatableModel, RepeatableRequest, Replays
 from runfold.http.problems import problem_responses
@@ -51,9 +52,11 @@ _MEANINGS: Final = {
 _PROBLEMS: Final = problem_responses(_MEANINGS, *_MEANINGS)
 
 
-def build_generation_router(generation: Generation) -> APIRouter:
-    """The routes. The application has to come from `runfold.http.app.new_app`, which turns our
-    errors into problem documents.
+def build_generation_router(generation: Callable[[], PermittedGeneration]) -> APIRouter:
+    """The routes. `generation` returns the verbs for the principal of the request.
+
+    The application has to come from `runfold.http.app.new_app`, which turns our errors into problem
+    documents.
     """
     router = APIRouter(prefix="/v1/banks", tags=["memories"], route_class=JsonRoute)
     replays = Replays()
@@ -69,12 +72,12 @@ def build_generation_router(generation: Generation) -> APIRouter:
         by then. A failed generation changes nothing.
         """
 
+        note_scope(body.scope)
+
         async def handle() -> Response:
-            generator = generation.generator()
-            generated = await generator.generate(bank_id, body.scope, body.source(), body.options())
-            return _answer(
-                GeneratedMemories(generated=await _describe(generator.memories, bank_id, generated))
-            )
+            verbs = generation()
+            generated = await verbs.generate(bank_id, body.scope, body.source(), body.options())
+            return _answer(GeneratedMemories(generated=await _describe(verbs.memories, bank_id, generated)))
 
         return await replays.answer(f"generate/{bank_id}", request, handle)
 
@@ -91,8 +94,11 @@ def build_generation_router(generation: Generation) -> APIRouter:
         counts once.
         """
 
+        note_scope(body.scope)
+
         async def handle() -> Response:
-            position = await generation.streams.ingest(
+            verbs = generation()
+            position = await verbs.ingest(
                 bank_id,
                 body.scope,
                 body.stream_id,
@@ -101,7 +107,7 @@ def build_generation_router(generation: Generation) -> APIRouter:
                 options=body.options(),
                 force_flush=body.flush,
             )
-            bank = await generation.generator().memories.bank(bank_id)
+            bank = await verbs.memories.bank(bank_id)
             run_id = stream_run_id(bank.created_by, body.scope, body.stream_id)
             return _answer(StreamPosition(run_id=run_id, offset=position.offset if position else None))
 
@@ -111,7 +117,7 @@ def build_generation_router(generation: Generation) -> APIRouter:
 
 
 async def _describe(
-    memories: Memories, bank_id: str, generated: Sequence[ChangedMemory]
+    memories: MemoryVerbs, bank_id: str, generated: Sequence[ChangedMemory]
 ) -> list[GeneratedMemory]:
     async def describe(change: ChangedMemory) -> GeneratedMemory:
         try:

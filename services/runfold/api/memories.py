@@ -28,8 +28,7 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from runfold.client.memories import Memories
-from runfold.client.memory import MemorySelection, NearestMemory
+from runfold.client.memory import MemorySelection, MemoryVerbs, NearestMemory
 from runfold.documents.memories import (
     BankDocument,
     BankPage,
@@ -48,6 +47,7 @@ from runfold.documents.memories import (
     RollBack,
     UpdateMemory,
 )
+from runfold.http.audited_ids import note_scope
 from runfold.http.bodies import JSON, JsonRoute
 from runfold.http.idempotency import (
     RepeatableModel,
@@ -60,7 +60,7 @@ from runfold.http.problems import problem_responses
 from runfold.query.parameters import Cursor, Limit, label_filter
 from runfold_schemas.memories import BankConfig
 
-Verbs = Callable[[], Memories]
+Verbs = Callable[[], MemoryVerbs]
 
 BankId = Annotated[
     str, Path(description="The bank's id, percent-encoded: `/` is `%2F`.", examples=["travel"])
@@ -147,7 +147,7 @@ def _add_creations(router: APIRouter, memories: Verbs) -> None:
         )
 
 
-async def _create_bank(memories: Memories, body: CreateBank, request: RepeatableRequest) -> Response:
+async def _create_bank(memories: MemoryVerbs, body: CreateBank, request: RepeatableRequest) -> Response:
     received_at = datetime.now(UTC)
     ids = request.creation_ids("bank", resource_id=body.bank_id, event_id=body.event_id)
     bank = await memories.create_bank(ids.resource_id, body.config, event_id=ids.event_id)
@@ -156,13 +156,15 @@ async def _create_bank(memories: Memories, body: CreateBank, request: Repeatable
 
 
 async def _create_memory(
-    memories: Memories, bank_id: str, body: CreateMemory, request: RepeatableRequest
+    memories: MemoryVerbs, bank_id: str, body: CreateMemory, request: RepeatableRequest
 ) -> Response:
     received_at = datetime.now(UTC)
     ids = request.creation_ids("memory", bank_id, resource_id=body.memory_id, event_id=body.event_id)
+    memory = body.memory()
+    note_scope(memory.scope)
     record = await memories.create(
         bank_id,
-        body.memory(),
+        memory,
         memory_id=ids.resource_id,
         revision=body.revision.options(),
         event_id=ids.event_id,
@@ -231,6 +233,7 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
         selection = MemorySelection(
             scope=label_filter(scope, field="scope") or None, order=order, ascending=ascending
         )
+        note_scope(selection.scope)
         records, next_cursor = await memories().list(bank_id, selection, limit=limit, cursor=cursor)
         return _answer(
             MemoryPage(memories=[MemoryDocument.of(record) for record in records], next_cursor=next_cursor)
@@ -246,6 +249,7 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
         """Find memories with exactly this scope: the nearest in meaning to the query, or the newest
         without a query.
         """
+        note_scope(body.scope)
         if body.query is None:
             page, _ = await memories().list(bank_id, MemorySelection(scope=body.scope), limit=body.limit)
             return _answer(
@@ -266,6 +270,7 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
         """Delete the memories of a scope, or of the whole bank. Without `force`, only count
         them.
         """
+        note_scope(body.scope)
         selection = MemorySelection(scope=body.scope)
         return _answer(Purged(count=await memories().purge(bank_id, selection, force=body.force)))
 

@@ -8,8 +8,6 @@
     DELETE /v1/sessions/{session_id}          delete it with its events and runs
     POST   /v1/sessions/{session_id}/events   append one event, or a batch
     GET    /v1/sessions/{session_id}/events   read events by range, time and type
-    GET    /v1/apps/{app}/state               the state that all users of an app share
-    GET    /v1/apps/{app}/users/{user}/state  the state that all sessions of a user share
 
 The routes write to the log and read from MongoDB, so only the API, which is ingest and query in one
 process, serves them. A 2xx means that a change is durable. Every answer contains all changes that
@@ -25,34 +23,32 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime
 
 from runfold.api.session_pages import count_fitting, read_page
 from runfold.client.appender import Position
+from runfold.client.prefixes import AsOfOptions
 from runfold.client.session import EventSelection, RecordedEvent, Session
-from runfold.client.sessions import Sessions
 from runfold.documents.sessions import (
     CreateSession,
     SessionDocument,
     SessionEventPage,
     SessionPage,
     SessionWithEvents,
-    StateDocument,
     UpdateSession,
     event_json,
     session_json,
-    state_json,
     whole_json,
     whole_lines,
 )
 from runfold.http.answers import answer
+from runfold.http.audited_ids import note_ids
 from runfold.http.bodies import (
     COMMAND_BYTES_MAX,
     JSON,
     NDJSON,
-    ItemLocation,
     parse_json,
     read_body,
     read_media_type,
@@ -65,12 +61,14 @@ from runfold.http.idempotency import (
     repetition,
     status_of_creation,
 )
+from runfold.http.items import Item
 from runfold.http.problems import problem_responses
 from runfold.http.requests import describe_body, parse_request
 from runfold.ids import new_event_id
 from runfold.ingest.events import events_of, located
 from runfold.ingest.requests import EVENTS_BODY
-from runfold.query.parameters import Cursor, EndOffset, FirstOffset, Limit, SessionId, label_filter
+from runfold.permissions.sessions import ServedSessions
+from runfold.query.parameters import Cursor, CutOff, EndOffset, FirstOffset, Limit, SessionId, label_filter
 from runfold_schemas.codec import event_types
 from runfold_schemas.cursors import PAGE_MAX
 from runfold_schemas.errors import (
@@ -84,12 +82,13 @@ from runfold_schemas.runs import LIFECYCLE
 
 _LIMIT: Final = 100
 
-App = Annotated[str, Path(description="The app, percent-encoded: `/` is `%2F`.", examples=["shop"])]
-User = Annotated[str, Path(description="The user, percent-encoded.", examples=["u-1"])]
 AppFilter = Annotated[str | None, Query(description="Sessions of this app.")]
 UserFilter = Annotated[str | None, Query(description="Sessions of this user.")]
 LabelFilter = Annotated[
     list[str], Query(description="`key:value`, split at the first colon. All of several labels must match.")
+]
+WithState = Annotated[
+    bool, Query(description="`false`: the `state` of each session is left empty, which takes less time.")
 ]
 Include = Annotated[
     Literal["events"] | None, Query(description="`events`: the answer contains the session's events.")
@@ -126,7 +125,7 @@ _problems = partial(
 )
 
 
-def event_query(
+async def event_query(
     *,
     first_offset: FirstOffset = 0,
     end_offset: EndOffset = None,
@@ -146,7 +145,19 @@ def event_query(
 EventQuery = Annotated[EventSelection, Depends(event_query)]
 
 
-def build_session_router(sessions: Callable[[], Sessions]) -> APIRouter:
+async def session_moment(cut_off: CutOff) -> AsOfOptions:
+    return AsOfOptions(
+        as_of_offset=cut_off.offset,
+        as_of_time=cut_off.time,
+        as_of_turn=cut_off.turn,
+        before_turn=cut_off.before_turn,
+    )
+
+
+SessionMoment = Annotated[AsOfOptions, Depends(session_moment)]
+
+
+def build_session_router(sessions: Callable[[], ServedSessions]) -> APIRouter:
     """The routes. `sessions` returns the client, or raises while there is no connection.
 
     The application has to come from `runfold.http.app.new_app`, which turns our errors into problem
@@ -154,7 +165,7 @@ def build_session_router(sessions: Callable[[], Sessions]) -> APIRouter:
     """
     router = APIRouter(prefix="/v1", tags=["sessions"])
     state = _State(sessions, Replays())
-    for add in (_add_creation, _add_reads, _add_changes, _add_publishing, _add_events, _add_shared_state):
+    for add in (_add_creation, _add_list, _add_read, _add_changes, _add_publishing, _add_events):
         add(router, state)
     return router
 
@@ -162,7 +173,7 @@ def build_session_router(sessions: Callable[[], Sessions]) -> APIRouter:
 class _State(NamedTuple):
     """The state that the routes share."""
 
-    sessions: Callable[[], Sessions]
+    sessions: Callable[[], ServedSessions]
     replays: Replays
 
 
@@ -186,8 +197,9 @@ def _add_creation(router: APIRouter, state: _State) -> None:
         return await state.replays.answer("sessions", request, handle)
 
 
-async def _create(sessions: Sessions, request: RepeatableRequest) -> Response:
-    body, received_at = parse_request(CreateSession, request.json()), datetime.now(UTC)
+async def _create(sessions: ServedSessions, request: RepeatableRequest) -> Response:
+    body, received_at = parse_request(CreateSession, await request.json()), datetime.now(UTC)
+    note_ids({"app": body.app, "user": body.user})
     ids = request.creation_ids("session", body.app, resource_id=body.session_id, event_id=body.event_id)
     try:
         session = await sessions.create(
@@ -211,7 +223,7 @@ async def _create(sessions: Sessions, request: RepeatableRequest) -> Response:
     return Response(session_json(session), status, {"Location": location}, media_type=JSON)
 
 
-def _add_reads(router: APIRouter, state: _State) -> None:
+def _add_list(router: APIRouter, state: _State) -> None:
     @router.get("/sessions", summary="List sessions", response_model=SessionPage, responses=_problems(422))
     async def list_sessions(
         *,
@@ -220,14 +232,17 @@ def _add_reads(router: APIRouter, state: _State) -> None:
         label: LabelFilter = [],  # noqa: B006  # FastAPI copies it
         limit: Limit = 50,
         cursor: Cursor = None,
+        with_state: WithState = True,
     ) -> Response:
         """List the sessions that match all filters, with their state, the newest first. An answer
         has up to `limit` sessions or 4 MB. To read on, send `next_cursor` as `cursor`.
         """
         labels = label_filter(label) or None
-        read = partial(state.sessions().list, app=app, user=user, labels=labels)
+        read = partial(state.sessions().list, app=app, user=user, labels=labels, with_state=with_state)
         return Response(await read_page(read, limit, cursor), media_type=JSON)
 
+
+def _add_read(router: APIRouter, state: _State) -> None:
     @router.get(
         "/sessions/{session_id}",
         summary="Read a session",
@@ -238,17 +253,20 @@ def _add_reads(router: APIRouter, state: _State) -> None:
         *,
         session_id: SessionId,
         query: EventQuery,
+        moment: SessionMoment,
         include: Include = None,
         limit: OnlyFirst = None,
         accept: Accept = "",
     ) -> Response:
         """Read a session with its state, and with its events if you include them, all as of one
-        moment. The other parameters filter the events.
+        moment: now, or an earlier one. As of an earlier moment, the state has the session's own
+        keys alone, and its labels, name and expiry are those of now. The other parameters filter
+        the events.
         """
         query = replace(query, limit=limit)
         if include is None and query != EventSelection():
             raise InvalidEventError("include: a filter of events needs include=events", field="include")
-        session = await state.sessions().view(session_id, query if include else None)
+        session = await state.sessions().view(session_id, query if include else None, **moment)
         if NDJSON in accept:
             return await _stream(whole_lines(session), media_type=NDJSON)
         if include is None:
@@ -268,7 +286,7 @@ def _add_changes(router: APIRouter, state: _State) -> None:
         """Merge labels, set the name, or set the expiry."""
         read_media_type(request, allowed=(JSON,))
         body = await read_body(request, bytes_max=COMMAND_BYTES_MAX)
-        changes = parse_request(UpdateSession, parse_json(body))
+        changes = parse_request(UpdateSession, await parse_json(body))
         session = await state.sessions().update(
             session_id,
             labels=changes.labels,
@@ -321,20 +339,19 @@ def _add_publishing(router: APIRouter, state: _State) -> None:
         return await state.replays.answer(f"events/{session_id}", request, handle)
 
 
-async def _append(sessions: Sessions, session_id: str, request: RepeatableRequest) -> Response:
-    items, run_id = request.items(), await sessions.run_id(session_id)
+async def _append(sessions: ServedSessions, session_id: str, request: RepeatableRequest) -> Response:
+    run_id = (await sessions.open_record(session_id)).run_id
 
     def event_id(index: int) -> str:
         return request.derived_id("session events", run_id, index=index) or new_event_id()
 
-    for item in items:
-        if isinstance(other := item.fields.get("run_id"), str) and other != run_id:
-            raise RejectedError(other, offset=-1, reason="it is not the current run of the session")
-    events = events_of(items, run_id=run_id, event_ids=event_id, now=datetime.now(UTC))
-    for event, item in zip(events, items, strict=True):
+    items = _of_current_run(request.items(), run_id)
+    batch = await events_of(items, run_id=run_id, event_ids=event_id, now=datetime.now(UTC))
+    events = batch.events
+    for event, location in zip(*batch, strict=True):
         if event.type in LIFECYCLE:
             message = f"type: {event.type} is not for a session: POST /v1/sessions/{{id}}/end ends it"
-            raise located(InvalidEventError(message, field="type"), item.location)
+            raise located(InvalidEventError(message, field="type"), location)
     try:
         if len(events) == 1:
             # Single events of many requests share a record batch; a batch has one of its own.
@@ -344,11 +361,18 @@ async def _append(sessions: Sessions, session_id: str, request: RepeatableReques
     except EventTooLargeError:
         raise  # the whole batch is too large, not one of its events
     except InvalidEventError as error:
-        raise located(error, items[error.index or 0].location) from error
+        raise located(error, batch.locations[error.index or 0]) from error
     listed = [_position(*each) for each in zip(events, positions, strict=True)]
     where = {"session_id": session_id, "run_id": run_id}
-    is_alone = items[0].location == ItemLocation()
-    return JSONResponse(where | (listed[0] if is_alone else {"positions": listed}), HTTPStatus.CREATED)
+    return JSONResponse(where | (listed[0] if batch.is_alone else {"positions": listed}), HTTPStatus.CREATED)
+
+
+async def _of_current_run(items: AsyncIterator[Item], run_id: str) -> AsyncIterator[Item]:
+    """The items. Raises `RejectedError` for an event of an earlier session with the same id."""
+    async for item in items:
+        if isinstance(other := item.fields.get("run_id"), str) and other != run_id:
+            raise RejectedError(other, offset=-1, reason="it is not the current run of the session")
+        yield item
 
 
 def _position(event: AnyEvent, position: Position) -> dict[str, Any]:
@@ -395,25 +419,6 @@ def _answer_page(session: Session, events: Sequence[RecordedEvent], next_offset:
     }
     head = json.dumps(facts).encode().removesuffix(b"}")
     return Response(b'%b,"events":[%b]}' % (head, b",".join(map(event_json, events))), media_type=JSON)
-
-
-def _add_shared_state(router: APIRouter, state: _State) -> None:
-    shown: dict[str, Any] = {"response_model": StateDocument, "responses": _problems(422)}
-
-    @router.get("/apps/{app}/state", summary="Read an app's state", **shown)
-    async def read_app_state(app: App) -> Response:
-        """Read the state that all users of an app share. It is empty for an unknown app."""
-        return Response(state_json(await state.sessions().app_state(app)), media_type=JSON)
-
-    @router.get("/apps/{app}/users/{user}/state", summary="Read a user's state", **shown)
-    async def read_user_state(app: App, user: User) -> Response:
-        """Read the state that all sessions of a user of an app share."""
-        return Response(state_json(await state.sessions().user_state(app, user)), media_type=JSON)
-
-    @router.get("/apps/{app}/users//state", include_in_schema=False)
-    async def read_state_of_no_user(app: App) -> Response:
-        """Sessions without a user share a state too."""
-        return Response(state_json(await state.sessions().user_state(app, "")), media_type=JSON)
 
 
 def _answer_session(session: Session) -> Response:

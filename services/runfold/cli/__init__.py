@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from runfold.cli.garbage import uncollected_imports
+
 _OUR_PACKAGES: Final = ("runfold", "runfold_projections", "runfold_schemas")
 
 
@@ -14,7 +16,7 @@ def main() -> None:
     """Runs the command line. The packages that it needs are not among those that agents install; if
     one is missing, a line says how to install them, and the exit code is 1.
     """
-    with explain_missing_package():
+    with explain_missing_package(), uncollected_imports():
         from runfold.cli.program import run_program  # noqa: PLC0415
     run_program()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from runfold import (
     AssistantMessage,
@@ -29,10 +30,11 @@ from runfold import (
 )
 from runfold.cli.services import service_process
 from runfold.cli.show import show_ledger, show_record
+from runfold.cli.terminal import new_console
+from runfold.documents.runs import RunDocument
 from runfold.local import LocalStack, Supervisor, free_port
 from runfold.store.database import connect
 from runfold.store.editions import Editions
-from runfold_projections.run import RunRecord
 from runfold_schemas.messages import Message
 
 _DEADLINE_SECONDS = 30.0
@@ -45,10 +47,10 @@ class DemoError(RunfoldError):
 
 async def demo() -> None:
     """Runs the demo. Raises `DemoError` if the rebuilt run differs."""
-    console = Console(soft_wrap=True)
+    console = new_console(soft_wrap=True)
 
     def say(line: str) -> None:
-        console.print(f"[dim]{line}[/]", highlight=False)
+        console.print(f"[dim]{escape(line)}[/]", highlight=False)
 
     with tempfile.TemporaryDirectory(prefix="runfold-demo-", ignore_cleanup_errors=True) as folder:
         say("starting Kafka and MongoDB (the first time, Maven downloads Kafka)")
@@ -70,7 +72,7 @@ async def demo() -> None:
 
 
 async def _show_all(console: Console, stack: LocalStack, *, query: str, ingest: str) -> None:
-    async with Runfold(stack.kafka, prefix=_NAME) as runfold:
+    async with Runfold(stack.kafka, prefix=_NAME, create_topics=True) as runfold:
         console.rule("publish")
         async with runfold.run(agent_id="travel-desk", session_id="s-1", labels={"channel": "chat"}) as run:
             await _first_turn(run)
@@ -80,7 +82,7 @@ async def _show_all(console: Console, stack: LocalStack, *, query: str, ingest: 
 
     console.rule("read")
     before = await _read(query, run.run_id, end=len(history))
-    show_record(console, RunRecord.model_validate(before["run"]))
+    show_record(console, RunDocument.model_validate(before["run"]))
     show_ledger(console, [Message.model_validate(message) for message in before["ledger"]])
 
     console.rule("drop the projections, rebuild them from the log")

@@ -1,4 +1,6 @@
-"""`runfold dev`: Kafka, MongoDB, the HTTP API and a projector, restarted if they die."""
+"""`runfold dev`: Kafka, MongoDB, the HTTP API, a projector and if wanted an archiver, restarted if
+they die.
+"""
 
 import asyncio
 import shlex
@@ -8,8 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
+from runfold.archive.table import check_libraries
+from runfold.cli.dev_logs import DevLogs
 from runfold.cli.services import service_process
+from runfold.cli.terminal import new_console
+from runfold.evidence.keys import add_key
 from runfold.local import LocalStack, Supervisor
 from runfold.settings import Settings, variable
 from runfold_schemas.errors import ConfigurationError
@@ -20,12 +27,26 @@ _FREED_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 
 
-async def dev(data: Path, *, port: int, kafka_port: int, mongo_port: int) -> None:
-    """Runs the stack until the task is cancelled."""
-    console = Console(soft_wrap=True)
+async def dev(
+    data: Path,
+    *,
+    port: int,
+    kafka_port: int,
+    mongo_port: int,
+    archive_url: str | None = None,
+    is_verbose: bool = False,
+) -> None:
+    """Runs the stack until the task is cancelled. Shows the warnings and errors of its services, or
+    all lines of their logs. With the URL of an archive, ended runs are archived there.
+
+    Raises `ConfigurationError`, for example for a port that cannot be listened on.
+    """
+    if archive_url is not None:
+        check_libraries()
+    console = new_console(soft_wrap=True)
 
     def say(line: str) -> None:
-        console.print(f"[dim]{line}[/]", highlight=False)
+        console.print(f"[dim]{escape(line)}[/]", highlight=False)
 
     await check_ports(
         {
@@ -33,18 +54,35 @@ async def dev(data: Path, *, port: int, kafka_port: int, mongo_port: int) -> Non
             "--port (the projector's health is one port further)": port + 1,
             "--kafka-port": kafka_port,
             "--mongo-port": mongo_port,
+            **({"--port (the archiver's health is two ports further)": port + 2} if archive_url else {}),
         }
     )
     say("starting Kafka and MongoDB (the first time, Maven downloads Kafka)")
     async with LocalStack(data_dir=data, kafka_port=kafka_port, mongo_port=mongo_port, progress=say) as stack:
+        own = {"blobs": (stack.data_dir / "blobs").as_uri(), "signing_keys": _signing_keys(stack.data_dir)}
+        ports = {"api": port, "projector": port}
+        if archive_url is not None:
+            own["archive_url"], ports["archiver"] = archive_url, port + 2
+        variables = {variable(name): value for name, value in own.items()}
+        # They are shown in this terminal.
+        variables[variable("log_format")] = "text"
         services = [
-            service_process("api", stack, log_dir=data, port=port),
-            service_process("projector", stack, log_dir=data, port=port),
+            service_process(name, stack, log_dir=data, port=port, **variables) for name, port in ports.items()
         ]
-        say("starting the HTTP API and a projector")
+        say(f"starting {', '.join(ports)}")
         async with Supervisor([stack.kafka_server, stack.mongo_server, *services], say=say):
-            _print_addresses(console, stack, data=data, port=port)
-            await asyncio.Event().wait()
+            _print_addresses(console, stack, data=data, port=port, own=own)
+            servers = [stack.kafka_server.log, stack.mongo_server.log]
+            shown = {service.name: service.log for service in services}
+            await DevLogs(shown, servers, say=say, is_verbose=is_verbose).follow()
+
+
+def _signing_keys(data: Path) -> str:
+    """The path of the keys that sign the evidence of this stack. The first start makes them."""
+    path = data / "signing-keys.pem"
+    if not path.exists():
+        add_key(path)
+    return str(path)
 
 
 async def check_ports(ports: Mapping[str, int]) -> None:
@@ -70,17 +108,22 @@ async def check_ports(ports: Mapping[str, int]) -> None:
             )
 
 
-def _print_addresses(console: Console, stack: LocalStack, *, data: Path, port: int) -> None:
+def _print_addresses(
+    console: Console, stack: LocalStack, *, data: Path, port: int, own: Mapping[str, str]
+) -> None:
     for name, value in {
         "HTTP API": f"http://127.0.0.1:{port}",
         "its pages": f"http://127.0.0.1:{port}/docs",
+        "console": f"http://127.0.0.1:{port}/",
         "projector": f"http://127.0.0.1:{port + 1}/health/ready",
         "Kafka": stack.kafka,
         "MongoDB": stack.mongo,
+        "blobs": own["blobs"],
+        **({"archive": own["archive_url"]} if "archive_url" in own else {}),
         "data, logs": f"{data}",
     }.items():
         console.print(f"{name:<11} {value}", markup=False, highlight=False)
-    if exports := _exports(stack):
+    if exports := _exports({"kafka": stack.kafka, "mongo": stack.mongo, **own}):
         console.print("For other commands, run first in their terminal:", markup=False)
         console.print(f"    export {exports}", markup=False, highlight=False)
     console.print("Ctrl-C stops everything; the data is kept.", markup=False)
@@ -97,9 +140,8 @@ def _why_unavailable(port: int) -> str | None:
     return None
 
 
-def _exports(stack: LocalStack) -> str:
+def _exports(values: Mapping[str, str]) -> str:
     """The variables by which another terminal reaches the stack; "" if the defaults do."""
-    values = {"kafka": stack.kafka, "mongo": stack.mongo}
     return " ".join(
         f"{variable(name)}={shlex.quote(value)}"
         for name, value in values.items()

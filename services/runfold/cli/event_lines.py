@@ -6,7 +6,10 @@ from typing import Any, Final, NamedTuple, assert_never
 
 from rich.text import Text
 
+from runfold.printable import on_one_line
 from runfold_projections.frameworks import expand
+from runfold_projections.usage import tokens_of
+from runfold_schemas.erasures import SubjectErased
 from runfold_schemas.events import (
     AnyEvent,
     AssistantMessage,
@@ -16,7 +19,6 @@ from runfold_schemas.events import (
     ResponseRecorded,
     SystemMessage,
     Thinking,
-    TokenUsage,
     ToolCall,
     ToolResult,
     UserMessage,
@@ -35,11 +37,15 @@ from runfold_schemas.runs import (
 )
 from runfold_schemas.sessions import (
     FrameworkEvent,
+    RunDeleted,
     SessionCreated,
     SessionDeleted,
     SessionUpdated,
     StateChanged,
+    StateDeleted,
 )
+from runfold_schemas.summaries import Summary
+from runfold_schemas.usage import TokenUsage
 
 _COLORS: Final = {
     "system": "magenta",
@@ -73,11 +79,6 @@ def lines(offset: int, event: AnyEvent, *, width: int | None) -> Iterator[Text]:
         yield line
 
 
-def on_one_line(text: str) -> str:
-    """The text without characters that move the cursor or change colors: tools may return them."""
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
 def _entries(event: AnyEvent) -> list[Entry]:
     expanded = expand(event)
     if not expanded and not event.state_delta:
@@ -109,7 +110,7 @@ def _entry(event: AnyEvent) -> Entry | None:  # noqa: C901, PLR0912  # a case fo
         case PlannerNote(note=text):
             return Entry("note", text)
         case TokenUsage() as usage:
-            tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out"
+            tokens = f"{tokens_of(event, usage).input_tokens} tokens in, {usage.output_tokens} out"
             return Entry("usage", f"{usage.model}: {tokens}" if usage.model else tokens)
         case ProviderPart(content=content, finished=finished):
             return Entry("part", _json(content) if finished else f"{_json(content)} (unfinished)")
@@ -119,9 +120,11 @@ def _entry(event: AnyEvent) -> Entry | None:  # noqa: C901, PLR0912  # a case fo
         case EventAmended(offset=offset, stand_ins=stand_ins, reason=reason):
             replacement = " and ".join(stand_in.type for stand_in in stand_ins) or "nothing"
             return Entry("amended", f"{offset} is replaced by {replacement}: {reason}")
+        case Summary(text=text, end_offset=end):
+            return Entry("summary", f"of everything before {end}: {text}")
         case FrameworkEvent(framework=framework, body=body):
             return Entry("event", f"of {framework}, with nothing for a model: {_json(body)}")
-        case StateChanged():
+        case StateChanged() | StateDeleted() | RunDeleted() | SubjectErased():
             return None
         case SessionCreated() | SessionUpdated() | SessionDeleted():
             return Entry("session", event.type.removeprefix("session_"))

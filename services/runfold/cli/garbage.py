@@ -1,6 +1,23 @@
 """The cyclic garbage collector of a process that folds and serves."""
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def uncollected_imports() -> Iterator[None]:
+    """Imports within this block run without garbage collections, and later collections skip the
+    imported objects. Modules stay for good, and collections took an eighth of a service's imports.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 def spare_imports() -> None:

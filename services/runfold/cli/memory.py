@@ -24,6 +24,7 @@ from runfold.cli.memory_lines import (
     print_rows,
     with_age,
 )
+from runfold.cli.terminal import new_console
 from runfold.cli.word_diff import shared_length
 from runfold.client.memories import Memories
 from runfold.client.memory import MemorySelection
@@ -55,7 +56,7 @@ class MemoryCommandError(RunfoldError):
 
 async def ls(settings: Settings, *, bank: str | None, scope: Mapping[str, str], as_json: bool) -> None:
     """Lists the banks, or the memories of one bank."""
-    async with Runfold.of(settings.log()) as runfold:
+    async with Runfold.of(settings.log().of_visitor()) as runfold:
         if bank is None and not scope:
             await _list_banks(runfold, as_json=as_json)
             return
@@ -66,7 +67,7 @@ async def ls(settings: Settings, *, bank: str | None, scope: Mapping[str, str], 
             print_json(MemoryDocument.of(record))
         return
     print_rows(
-        Console(),
+        new_console(),
         ("memory", "updated", "scope", "fact"),
         (
             (
@@ -87,7 +88,7 @@ async def show(settings: Settings, *, memory_id: str, bank: str | None, as_json:
     if as_json:
         print_json(MemoryDocument.of(record))
     else:
-        print_fields(Console(), _fields(record))
+        print_fields(new_console(), _fields(record))
 
 
 async def history(
@@ -103,7 +104,7 @@ async def history(
             print_json(RevisionDocument.of(revision))
         return
     print_rows(
-        Console(),
+        new_console(),
         ("revision", "action", "when", "run", "labels", "fact"),
         (
             (
@@ -130,7 +131,7 @@ async def diff(
         raise MemoryCommandError(f"memory {memory_id!r} has no two revisions to compare: it has {existing}")
     old = revisions[1] if earlier is None else _find_revision(revisions, earlier, memory_id)
     new = revisions[0] if later is None else _find_revision(revisions, later, memory_id)
-    short_ids, console = _short_ids(revisions), Console()
+    short_ids, console = _short_ids(revisions), new_console()
     print_fields(
         console,
         {
@@ -159,7 +160,7 @@ async def rollback(settings: Settings, *, memory_id: str, bank: str | None, revi
                 f" choose another one: {others}"
             )
         record = await access.memories.rollback(access.bank_id, memory_id, target.revision_id)
-    console = Console()
+    console = new_console()
     console.print(
         plain(
             f"rolled back to revision {target.revision_id} of {local_time(target.created_at)};"
@@ -186,7 +187,7 @@ class _MemoryAccess(NamedTuple):
 @asynccontextmanager
 async def _access(settings: Settings, memory_id: str, bank: str | None) -> AsyncIterator[_MemoryAccess]:
     """Access to the memory. If it was deleted or has expired, the error says when."""
-    async with Runfold.of(settings.log()) as runfold:
+    async with Runfold.of(settings.log().of_visitor()) as runfold:
         bank_id = await _bank_id(runfold, bank)
         try:
             yield _MemoryAccess(runfold.memories, bank_id, memory_id)
@@ -225,8 +226,10 @@ async def _bank_id(runfold: Runfold, bank: str | None) -> str:
 
 async def _list_banks(runfold: Runfold, *, as_json: bool) -> None:
     banks, _ = await runfold.memories.banks(limit=_ALL)
+    connection, topics = runfold.connection, runfold.connection.topics
+    partitions = partitions_of(topics, topics.memories)
     folded, now = (
-        await fold_memories(runfold.connection.settings, partitions_of(runfold.connection.topics.memories)),
+        await fold_memories(connection.settings, partitions, await connection.skipped_in(partitions)),
         datetime.now(UTC),
     )
     counts = Counter(head.bank_id for head in folded.heads.values() if head.exists_at(now))
@@ -235,7 +238,7 @@ async def _list_banks(runfold: Runfold, *, as_json: bool) -> None:
             print_json(BankDocument.of(record), memories=counts[record.bank_id])
         return
     print_rows(
-        Console(),
+        new_console(),
         ("bank", "memories", "created", "name"),
         (
             (

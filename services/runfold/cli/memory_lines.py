@@ -11,8 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from runfold.cli.event_lines import on_one_line
+from runfold.cli.terminal import print_json_line
 from runfold.cli.word_diff import marked, word_diff
+from runfold.printable import on_one_line
 from runfold_schemas.memories import Memory, MemoryTopic, Moment
 
 _STYLES: Final = {"kept": "", "removed": "red strike", "added": "green underline"}
@@ -21,20 +22,28 @@ _UNITS: Final = {"day": 86_400, "hour": 3_600, "minute": 60, "second": 1}
 
 
 def print_rows(console: Console, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a header and rows. Columns without a value are left out. In a terminal, rows are cut
-    to its width, which shortens the fact, the last column.
+    """Prints a header and rows: see `rows_of`."""
+    for line in rows_of(names, rows, width=console.width if console.is_terminal else None):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def rows_of(names: Sequence[str], rows: Iterable[Sequence[str]], *, width: int | None) -> list[Text]:
+    """A header and rows. Columns without a value are left out. Rows are cut to `width`, which
+    shortens the last column.
     """
     cells = [[on_one_line(cell) for cell in row] for row in rows]
     columns = [column for column in range(len(names)) if not cells or any(row[column] for row in cells)]
     widths = {column: max(cell_len(row[column]) for row in [names, *cells]) for column in columns}
+    lines = []
     for number, row in enumerate([names, *cells]):
         line = Text(style="bold" if number == 0 else "")
         for column in columns[:-1]:
             line.append(row[column] + " " * (widths[column] - cell_len(row[column]) + 2))
         line.append(row[columns[-1]])
-        if console.is_terminal:
-            line.truncate(console.width, overflow="ellipsis")
-        console.print(line, highlight=False, soft_wrap=True)
+        if width is not None:
+            line.truncate(width, overflow="ellipsis")
+        lines.append(line)
+    return lines
 
 
 def print_fields(console: Console, fields: Mapping[str, Text]) -> None:
@@ -52,9 +61,8 @@ def print_fields(console: Console, fields: Mapping[str, Text]) -> None:
 
 
 def print_json(value: BaseModel, **more: Any) -> None:
-    """Prints a document on one line, in ASCII, so that no character in it moves the cursor."""
-    text = json.dumps({**value.model_dump(mode="json"), **more})
-    print(text.replace("\x7f", "\\u007f"))  # noqa: T201  # rich would wrap it to the terminal's width
+    """Prints a document on one line, in ASCII."""
+    print_json_line(json.dumps({**value.model_dump(mode="json"), **more}))
 
 
 def plain(text: str) -> Text:

@@ -1,29 +1,43 @@
 """`runfold`: the commands, their options, and how errors are printed."""
 
-import asyncio
 import logging
-import os
-import re
-import signal
 import sys
-from collections.abc import Callable, Coroutine
 from enum import StrEnum
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
-from rich.console import Console
-from rich.markup import escape
 
-from runfold.cli import explain_missing_package
-from runfold.settings import Settings, fault_of, unknown_variables, variable
+from runfold.cli.ages import age_of
+from runfold.cli.dead_letter_commands import dead_letters
+from runfold.cli.effect_commands import effects
+from runfold.cli.encryption_commands import encryption
+from runfold.cli.erasure_commands import erase, erased
+from runfold.cli.fork_commands import fork
+from runfold.cli.key_commands import keys
+from runfold.cli.offline_commands import acls, settings
+from runfold.cli.quarantine_commands import quarantine
+from runfold.cli.retention_commands import retention
+from runfold.cli.run_commands import agents, runs
+from runfold.cli.running import first_error
+from runfold.cli.running import load_command as _load_command
+from runfold.cli.running import parse_pairs as _parse_pairs
+from runfold.cli.running import report as _report
+from runfold.cli.running import run as _run
+from runfold.cli.running import settings_in_force as _settings
+from runfold.cli.session_commands import session, sessions
+from runfold.cli.status_commands import status
+from runfold.cli.tenant_commands import tenants
+from runfold.cli.terminal import report_defects
+from runfold.cli.usage_errors import Program
+from runfold.cli.verify_commands import evidence, proof, verify
+from runfold.telemetry.log_lines import make_last_resort_printable
 from runfold_schemas.errors import ConfigurationError, RunfoldError
 
 app = typer.Typer(
     name="runfold",
+    cls=Program,
     epilog="Settings are environment variables, such as RUNFOLD_KAFKA and RUNFOLD_MONGO; "
     "`runfold settings` lists them. `runfold dev` starts everything that the other commands need.",
     no_args_is_help=True,
@@ -37,10 +51,11 @@ memory = typer.Typer(
     help="List memories, show their revisions, compare them, and roll back.\n\nNeeds Kafka.",
 )
 app.add_typer(memory, name="memory")
-
-T = TypeVar("T")
-
-_errors = Console(stderr=True, soft_wrap=True)
+app.add_typer(quarantine, name="quarantine")
+app.add_typer(dead_letters, name="dead-letters")
+for _name, _group in {"keys": keys, "tenants": tenants, "evidence": evidence, "effects": effects}.items():
+    app.add_typer(_group, name=_name)
+app.add_typer(encryption, name="encryption")
 
 
 class ServiceName(StrEnum):
@@ -50,6 +65,15 @@ class ServiceName(StrEnum):
     projector = "projector"
     query = "query"
     api = "api"
+    tracer = "tracer"
+    archiver = "archiver"
+
+
+class MissingLogs(StrEnum):
+    """What a rebuild does with runs whose log is gone."""
+
+    keep = "keep"
+    drop = "drop"
 
 
 class LedgerFormat(StrEnum):
@@ -94,35 +118,63 @@ def serve(
     ],
     host: Host = None,
     port: Port = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes of the projector, which share the runs.", show_default="1"),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE", help="The tracer exports older runs too, with events of this time: 30m, 12h, 7d."
+        ),
+    ] = None,
 ) -> None:
     """Run one service until Ctrl-C or SIGTERM.
 
-    Needs Kafka and MongoDB (ingest: only Kafka). A service waits for a server that is down.
+    Needs Kafka and MongoDB (ingest and archiver: only Kafka). A service waits for a server that is
+    down. The archiver needs RUNFOLD_ARCHIVE_URL too, and is experimental.
 
-    The projector's health and metrics are on the port after --port.
+    The projector's health and metrics are on the port after --port, and those of each further
+    worker on the next one.
     """
-    _run(_load_command("serve")(service.value, _settings(host=host, port=port)))
+    if workers is not None and service is not ServiceName.projector:
+        raise typer.BadParameter("only the projector has workers", param_hint="--workers")
+    if since is not None and service is not ServiceName.tracer:
+        raise typer.BadParameter("only the tracer exports older runs", param_hint="--since")
+    options = {} if since is None else {"since": age_of(since)}
+    _run(_load_command("serve")(service.value, _settings(host=host, port=port, workers=workers), **options))
 
 
 @app.command(epilog="Example: runfold dev --data .runfold/dev")
 def dev(
+    *,
     data: Annotated[Path, typer.Option(help="Folder in which Kafka and MongoDB keep their data.")] = Path(
         ".runfold/dev"
     ),
-    port: Annotated[int, typer.Option(help="Port of the HTTP API; the next one is the projector's.")] = 8080,
+    port: Annotated[
+        int, typer.Option(help="Port of the HTTP API; the next ones are the projector's and the archiver's.")
+    ] = 8080,
     kafka_port: Annotated[int, typer.Option(help="Port of Kafka.")] = 9092,
     mongo_port: Annotated[int, typer.Option(help="Port of MongoDB.")] = 27017,
+    archive: Annotated[
+        Path | None, typer.Option(help="Folder of the archive of ended runs (experimental). Default: none.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show all lines of the services' logs.")] = False,
 ) -> None:
     """Run Kafka, MongoDB, the HTTP API and a projector on this machine, until Ctrl-C.
 
     Needs Java 17 or newer, Maven, and a mongod on the PATH or from the extra `local`; no Docker.
 
-    Prints the addresses of everything when it is up. The data is kept for the next start.
+    Prints the addresses of everything when it is up, and then the warnings and errors of the
+    services. Their logs are in files in the folder. The data is kept for the next start.
     """
     # The services read the settings from the same environment; an error in them is printed here
     # instead of in the services' logs. The servers' addresses are those of this command's servers.
     _settings(kafka="127.0.0.1", mongo="mongodb://127.0.0.1", port=port)
-    _run(_load_command("dev")(data, port=port, kafka_port=kafka_port, mongo_port=mongo_port))
+    command = _load_command("dev")
+    ports = {"port": port, "kafka_port": kafka_port, "mongo_port": mongo_port}
+    archive_url = None if archive is None else archive.resolve().as_uri()
+    _run(command(data, **ports, archive_url=archive_url, is_verbose=verbose))
 
 
 @app.command(epilog="Example: runfold demo")
@@ -137,6 +189,7 @@ def demo() -> None:
 @app.command(epilog="Example: runfold replay r-1 --format anthropic")
 def replay(
     run_id: RunId,
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record and the ledger as JSON.")] = False,
     ledger_format: Annotated[
         LedgerFormat,
@@ -145,16 +198,39 @@ def replay(
     lossy: Annotated[
         bool, typer.Option("--lossy", help="Leave out what the provider cannot express, and list it.")
     ] = False,
+    maker: Annotated[
+        str | None,
+        typer.Option(help="The maker of the model that gets the request, for example api.groq.com."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The name of that model.")] = None,
+    with_thinking: Annotated[
+        bool, typer.Option("--with-thinking/--without-thinking", help="Whether earlier thinking goes back.")
+    ] = True,
+    fit_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Fit the request into N tokens: leave out the beginning if necessary."
+        ),
+    ] = None,
 ) -> None:
     """Rebuild one run from its log, and print its record and its ledger.
 
     Needs Kafka.
     """
     if ledger_format is LedgerFormat.canonical:
+        if fit_tokens is not None:
+            raise typer.BadParameter("--fit-tokens needs the --format of a provider")
         _run(_load_command("replay")(run_id, _settings(), as_json=as_json))
     else:
-        print_request, on_loss = _load_command("request"), "drop" if lossy else "refuse"
-        _run(print_request(run_id, _settings(), provider=ledger_format.value, lossy=on_loss))
+        options = {
+            "lossy": "drop" if lossy else "refuse",
+            "maker": maker,
+            "model": model,
+            "with_thinking": with_thinking,
+            "fit_tokens": fit_tokens,
+        }
+        print_request = _load_command("request")
+        _run(print_request(run_id, _settings(), provider=ledger_format.value, **options))
 
 
 @app.command(epilog="Example: runfold follow --session shop/ann/s-1 --wait")
@@ -167,7 +243,7 @@ def follow(
         typer.Option(help="Follow the run of this session; a session of ADK is APP/USER/ID.", metavar="ID"),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="If the session does not exist yet, wait for it.")
+        bool, typer.Option("--wait", help="If the run or the session does not exist yet, wait for it.")
     ] = False,
     as_json: JsonLines = False,
 ) -> None:
@@ -180,17 +256,12 @@ def follow(
     _run(_load_command("follow")(_settings(), run_id=run_id, session_id=session, wait=wait, as_json=as_json))
 
 
-@app.command(epilog="Example: runfold sessions --app shop --user ann")
-def sessions(
-    app: Annotated[str | None, typer.Option(help="List only sessions of this app.")] = None,
-    user: Annotated[str | None, typer.Option(help="List only sessions of this user.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="List at most this many.")] = 50,
-) -> None:
-    """List sessions with their runs, the newest first.
+app.command(epilog="Example: runfold runs --status failed --failed-since 1h")(runs)
+app.command(epilog="Example: runfold agents travel-desk --since 24h")(agents)
 
-    Needs Kafka.
-    """
-    _run(_load_command("sessions")(_settings(), app=app, user=user, limit=limit))
+
+app.command(epilog="Example: runfold sessions --app shop --user ann")(sessions)
+app.command(epilog="Example: runfold session s-1 --before-turn turn-3")(session)
 
 
 @memory.command(epilog="Example: runfold memory ls --bank travel --scope user=ann")
@@ -283,8 +354,7 @@ def rollback(
 
     Needs Kafka. A deleted memory can be rolled back for 48 hours.
     """
-    roll_back = _load_command("memory", "rollback")
-    _run(roll_back(_settings(), memory_id=memory_id, bank=bank, revision=revision))
+    _run(_load_command("memory", "rollback")(_settings(), memory_id=memory_id, bank=bank, revision=revision))
 
 
 @app.command(epilog="Example: runfold repair r-1")
@@ -296,40 +366,47 @@ def repair(run_id: RunId) -> None:
     _run(_load_command("repair")(run_id, _settings()))
 
 
-@app.command(epilog="Example: runfold rebuild")
-def rebuild() -> None:
+@app.command(epilog="Example: runfold rebuild r-1")
+def rebuild(
+    run_ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...", help="Fold only these runs anew; by default, all.", show_default=False
+        ),
+    ] = None,
+    missing: Annotated[
+        MissingLogs | None,
+        typer.Option(help="What becomes of runs whose log is gone: kept read-only, or deleted."),
+    ] = None,
+) -> None:
     """Build all projections anew from the log, and switch to them when they are complete.
 
     Needs Kafka and MongoDB. The services keep running and read the old projections meanwhile.
+
+    With RUN, what MongoDB has of these runs becomes what their logs say, in place.
+
+    If logs are missing or have lost their end, it names them and changes nothing, unless --missing
+    is given.
     """
-    _run(_load_command("rebuild")(_settings()))
+    if run_ids and missing:
+        raise typer.BadParameter("--missing decides for all runs without a log: leave out RUN")
+    if run_ids:
+        _run(_load_command("rebuild", "rebuild_runs")(_settings(), run_ids))
+    else:
+        _run(_load_command("rebuild")(_settings(), missing=missing and missing.value))
 
 
-@app.command(epilog="Example: runfold verify r-1")
-def verify(
-    run_id: Annotated[
-        str | None,
-        typer.Argument(metavar="RUN", help="Compare only this run; by default, all.", show_default=False),
-    ] = None,
-) -> None:
-    """Compare the projections with the log, and name every difference.
-
-    Needs Kafka and MongoDB. The exit code is 1 if there is a difference.
-    """
-    if _run(_load_command("verify")(_settings(), run_id=run_id)):
-        raise typer.Exit(1)
+app.command(epilog="Example: runfold status --json")(status)
+app.command(epilog="Example: runfold fork r-1 --before-turn turn-3 --id r-2")(fork)
+app.command(epilog="Example: runfold verify r-1")(verify)
+app.command(epilog="Example: runfold proof r-1 2 > proof.json")(proof)
+app.command(epilog="Example: runfold erase ann --yes > receipt.json")(erase)
+app.command(epilog="Example: runfold erased ann --receipt receipt.json")(erased)
+app.command(epilog="Example: runfold retention --older-than 90d --agent desk --dry-run")(retention)
 
 
-@app.command(epilog="Example: runfold settings")
-def settings() -> None:
-    """List all settings with their current values.
-
-    Needs no server.
-    """
-    current = _settings()
-    for name, field in Settings.model_fields.items():
-        value = _without_secrets(name, getattr(current, name))
-        typer.echo(f"{variable(name)}={value}\n    {field.description}")
+app.command(epilog="Example: runfold acls producer --user travel --runs travel-")(acls)
+app.command(epilog="Example: runfold settings")(settings)
 
 
 def run_program() -> None:
@@ -338,88 +415,12 @@ def run_program() -> None:
     An error that we know is printed as one line. The exit code is 2 if waiting cannot help, else 1.
     Any other error is a defect and is raised with its traceback.
     """
+    sys.excepthook = report_defects
+    make_last_resort_printable()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # logs each attempt; the last error says it all
     try:
         app(standalone_mode=True, prog_name="runfold")
     except* RunfoldError as group:
-        error = _first_error(group)
+        error = first_error(group)
         _report("[bold red]error:[/]", str(error))
         sys.exit(2 if isinstance(error, ConfigurationError) else 1)
-
-
-def _settings(**options: Any) -> Settings:
-    """The settings in force. `options` are those of the command line, None if not given."""
-    for line in unknown_variables(os.environ):
-        _report("[bold yellow]warning:[/]", line)
-    overrides = {name: value for name, value in options.items() if value is not None}
-    try:
-        return Settings(**overrides)
-    except ValidationError as error:
-        name, fault = fault_of(error)
-        source = f"--{name}: " if name in overrides else f"{variable(name)}: " if name else ""
-        _report("[bold red]error:[/]", source + fault)
-        raise typer.Exit(2) from error
-
-
-def _report(kind: str, text: str) -> None:
-    _errors.print(kind, escape(text), highlight=False)
-
-
-def _without_secrets(name: str, value: object) -> str:
-    """A setting's value without the passwords and keys that it may contain."""
-    if name == "kafka_options" and value:
-        return "(set, not shown)"
-    return re.sub(r"//[^@/]*@", "//***@", str(value))
-
-
-def _load_command(name: str, function: str | None = None) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Imports the module of that name, and returns its function of the same name, or `function`.
-
-    Only the module of the command that runs is imported, so that no command waits for the imports
-    of others.
-    """
-    with explain_missing_package():
-        module = import_module(f"runfold.cli.{name}")
-    command: Callable[..., Coroutine[Any, Any, Any]] = getattr(module, function or name)
-    return command
-
-
-def _parse_pairs(option: str, texts: list[str] | None) -> dict[str, str]:
-    """The values of an option that is repeated for each `key=value` pair."""
-    for text in texts or ():
-        if "=" not in text:
-            raise typer.BadParameter(f"{text!r} is not of the form key=value", param_hint=option)
-    return dict(text.split("=", 1) for text in texts or ())
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs `work`. SIGINT and SIGTERM cancel it, so that everything it started is stopped in order;
-    the exit code is then 130 or 143.
-    """
-    received: list[signal.Signals] = []
-
-    async def cancelable() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-
-        def stop(number: signal.Signals) -> None:
-            # Only the first signal counts: uvicorn raises the signals that it has received once
-            # more, and the second cancellation would interrupt the stopping.
-            if not received:
-                received.append(number)
-                task.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop, number)
-        return await work
-
-    try:
-        return asyncio.run(cancelable())
-    except asyncio.CancelledError:
-        raise typer.Exit(128 + received[0]) from None
-
-
-def _first_error(group: BaseException) -> BaseException:
-    while isinstance(group, BaseExceptionGroup):
-        group = group.exceptions[0]
-    return group

@@ -1,26 +1,48 @@
 """`runfold replay --format`: prints a run's ledger as a model provider's request."""
 
-import json
 from base64 import b64encode
+from typing import Unpack
 
-from rich.console import Console
+from rich.markup import escape
 
 from runfold import Runfold
+from runfold.cli.terminal import new_console, print_json_document
 from runfold.settings import Settings
-from runfold_projections.providers import Lossy
+from runfold_projections.budget import Budget, Fitted
+from runfold_projections.providers import EncodeOptions
 from runfold_schemas.messages import Provider
 
 
-async def request(run_id: str, settings: Settings, *, provider: Provider, lossy: Lossy) -> None:
-    """Prints the request as JSON, and on stderr the parts that were left out of it."""
-    async with Runfold.of(settings.log()) as runfold:
+async def request(
+    run_id: str,
+    settings: Settings,
+    *,
+    provider: Provider,
+    fit_tokens: int | None = None,
+    **options: Unpack[EncodeOptions],
+) -> None:
+    """Prints the request as JSON. Prints on stderr the messages and the parts that were left out,
+    and the parts that were changed.
+    """
+    async with Runfold.of(settings.log().of_visitor()) as runfold:
         run = await runfold.get_run(run_id)
-        encoded = await run.ledger(provider, lossy=lossy)
-    Console(soft_wrap=True).print_json(
-        json.dumps(encoded.body, default=lambda value: b64encode(value).decode())
-    )
-    for fault in encoded.dropped:
-        Console(stderr=True).print(
-            f"[yellow]left out:[/] part {fault.part_index} of message {fault.message_index}: {fault.text}",
+        budget = Budget(tokens=fit_tokens) if fit_tokens else None
+        encoded = await run.ledger(provider, fit=budget, **options)
+    print_json_document(encoded.body, default=lambda value: b64encode(value).decode())
+    if encoded.fitted is not None:
+        new_console(stderr=True).print(_describe(encoded.fitted), highlight=False)
+    changes = [("left out", fault) for fault in encoded.dropped]
+    changes += [("said by the user", fault) for fault in encoded.restated]
+    for change, fault in changes:
+        new_console(stderr=True).print(
+            f"[yellow]{change}:[/] part {fault.part_index} of message {fault.message_index}:",
+            escape(fault.text),
             highlight=False,
         )
+
+
+def _describe(fitted: Fitted) -> str:
+    counted = f"[yellow]{fitted.tokens:,} tokens[/] by {fitted.counted_by}"
+    if not fitted.left_out:
+        return counted
+    return f"{counted}; {len(fitted.left_out)} messages before offset {fitted.end_offset} are left out"

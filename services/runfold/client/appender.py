@@ -8,24 +8,40 @@ what is still missing.
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, NamedTuple, Unpack
 
+from runfold.blobs.log_blobs import LogBlobs
+from runfold.client.deletion import noticing_deletion
 from runfold.client.envelope import Envelope, event_of, naming_index
-from runfold.client.records import check_size, outgoing
-from runfold.client.run_log import RunLog
-from runfold.log.catalog import CatalogView, bell_record, partition_of
+from runfold.client.records import batch_in_turns, stored_in_turns
+from runfold.client.run_log import Reveal, RunLog, missing_log
+from runfold.encryption.seal import Seal
+from runfold.log.archived_logs import NoArchiveError
+from runfold.log.catalog import bell_record, partition_of
+from runfold.log.catalog_view import CatalogView
+from runfold.log.effect_keys import effect_signer_of
 from runfold.log.publisher import Ack, Outgoing, Publisher
+from runfold.log.reader import LogGoneError
 from runfold.log.settings import LogSettings
 from runfold_projections.admission import Outcome
 from runfold_schemas.catalog import Life
 from runfold_schemas.data import Data
-from runfold_schemas.errors import InvalidEventError, RejectedError, RunEndedError
+from runfold_schemas.errors import (
+    InvalidEventError,
+    RejectedError,
+    RunEndedError,
+    RunfoldError,
+    RunNotFoundError,
+)
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.runs import ENDINGS, LIFECYCLE
-from runfold_schemas.topics import Topics
 
 Forwarding = Callable[[Sequence[AnyEvent]], Awaitable[None]]
 """Forwards what accepted events change of shared state, and returns when that is durable."""
+
+
+Look = Callable[[Sequence[AnyEvent]], None]
 
 
 class Position(NamedTuple):
@@ -52,21 +68,33 @@ class Appender:
         turn_id: str | None = None,
         is_new: bool = False,
         forward: Forwarding | None = None,
+        blobs: LogBlobs | None = None,
+        seal: Seal | None = None,
+        reveal: Reveal | None = None,
     ) -> None:
         """`is_new` says that this client has just opened the run. An append includes `forward` of
         the events that the log has accepted: if it fails, the same events may be appended again.
+        Large bytes go to `blobs` before their events are appended.
         """
-        topics = Topics(settings.prefix)
+        topics = settings.topics
+        topic = topics.run(life.run_id, life.log_id)
         self.life = life
         self.turn_id = turn_id
-        self.log = RunLog(settings, topics.run(life.run_id, life.log_id), life.run_id)
+        skips = partial(catalog.skips_of, life.run_id, topic, is_new=is_new)
+        self.log = RunLog(settings, topic, life.run_id, segments=catalog.segments, skips=skips, reveal=reveal)
         self._settings = settings
+        self._signer = effect_signer_of(settings.effect_keys, topic)
         self._catalog = catalog
-        self._catalog_topic = topics.catalog
+        self._current = catalog.watch(life)
+        self._topics = topics
         self._publisher = publisher
         self._forward = forward
+        self._blobs = blobs
+        self._seal = seal
         self._awake_since = time.monotonic() if is_new else float("-inf")
-        self._ended = life.ended
+        self._ended = False
+        self._wrong_claim: Life | None = None
+        """A life that says wrongly that the run has ended."""
         # The run did not end before this offset, except by an event of this appender: up to here
         # the log was written by this appender, or read.
         self._known_offset = 1 if is_new else 0
@@ -78,8 +106,47 @@ class Appender:
     @property
     def ended(self) -> bool:
         """Whether this client knows that the run has ended."""
-        known = self._catalog.peek(self.run_id)
-        return self._ended or (known is not None and known.log_id == self.life.log_id and known.ended)
+        known = self._current.life
+        return self._ended or (known is not self._wrong_claim and self._claims_end(known))
+
+    @property
+    def deleted(self) -> bool:
+        """Whether this client knows that the run was deleted."""
+        return self._is_deletion(self._current.life)
+
+    def _claims_end(self, life: Life | None) -> bool:
+        return life is not None and life.log_id == self.life.log_id and life.ended
+
+    async def _check_end(self, *, late: bool) -> None:
+        """Looks for the end of the run in its log, before an event is refused because the catalog
+        says that the run has ended: clients write to the catalog, too.
+        """
+        if late or self._ended or not self.ended or self.deleted:
+            return
+        claim = self._current.life
+        try:
+            end = await self.log.end()
+            self._ended = await self.log.ended_before(end, not_before=self._known_offset)
+        except LogGoneError:
+            self._ended = True  # a run that is kept without its log takes no more events
+        if not self._ended:
+            self._wrong_claim = claim
+
+    def _is_deletion(self, life: Life | None) -> bool:
+        return life is not None and life.log_id == self.life.log_id and life.deleted
+
+    async def _fault_of_log(self) -> RunfoldError | None:
+        # The catalog is read last, because a deletion is in the catalog before the topic goes.
+        has_topic = await self._publisher.has_topic(self.log.topic)
+        if self._is_deletion(await self._catalog.lookup(self.run_id)):
+            if self._blobs is not None:
+                # The projector may have deleted the blobs of the run before these were stored.
+                await self._blobs.discard()
+            return RunNotFoundError(self.run_id)
+        # An archived log has no topic until it is reopened.
+        if has_topic or await self._catalog.look_up_segments(self.run_id) is not None:
+            return None
+        return missing_log(self.run_id)
 
     def event(self, data: Data, **envelope: Unpack[Envelope]) -> AnyEvent:
         """The event of this run that carries `data`, not yet appended. Raises
@@ -90,43 +157,91 @@ class Appender:
         return event_of(data, self.run_id, **envelope)
 
     async def append(
-        self, data: Data | AnyEvent, *, late: bool = False, **envelope: Unpack[Envelope]
+        self,
+        data: Data | AnyEvent,
+        *,
+        late: bool = False,
+        look: Look | None = None,
+        subject: str | None = None,
+        **envelope: Unpack[Envelope],
     ) -> Position:
-        """Appends one event and returns when it is durable. Raises what `Run.publish` raises."""
-        [position] = await (await self.post(data, late=late, **envelope))
+        """Appends one event and returns when it is durable. Raises what `Run.publish` raises.
+        `look` gets the event as it is stored, before it is appended. If encryption is on, the event
+        is sealed for the run's subject, or for `subject`.
+        """
+        [position] = await (await self.post(data, late=late, look=look, subject=subject, **envelope))
         return position
 
-    async def append_batch(self, batch: Iterable[Data | AnyEvent], *, late: bool = False) -> list[Position]:
+    async def append_batch(
+        self,
+        batch: Iterable[Data | AnyEvent],
+        *,
+        late: bool = False,
+        look: Look | None = None,
+        subject: str | None = None,
+    ) -> list[Position]:
         """Appends several events as one record batch: all of them or none, next to each other."""
-        posted = await self.post_batch(batch, late=late)
+        posted = await self.post_batch(batch, late=late, look=look, subject=subject)
         return await posted if posted is not None else []
 
     async def post(
-        self, data: Data | AnyEvent, *, late: bool = False, **envelope: Unpack[Envelope]
+        self,
+        data: Data | AnyEvent,
+        *,
+        late: bool = False,
+        look: Look | None = None,
+        subject: str | None = None,
+        **envelope: Unpack[Envelope],
     ) -> Coroutine[Any, Any, list[Position]]:
         """Hands one event over to the publisher. The coroutine that it returns waits until the
         event is durable.
         """
+        await self._check_end(late=late)
         event = self._checked(data, late=late, **envelope)
-        record = outgoing(event, source=self._settings.source)
-        check_size([record])
-        return await self._post([event], [record])
+        stored, record = await stored_in_turns(
+            event,
+            source=self._settings.source,
+            signer=self._signer,
+            blobs=self._blobs,
+            seal=self._seal_for(subject),
+        )
+        if look is not None:
+            look([stored])
+        return await self._post([stored], [record])
 
     async def post_batch(
-        self, batch: Iterable[Data | AnyEvent], *, late: bool = False
+        self,
+        batch: Iterable[Data | AnyEvent],
+        *,
+        late: bool = False,
+        look: Look | None = None,
+        subject: str | None = None,
     ) -> Coroutine[Any, Any, list[Position]] | None:
         """As `post`, for several events as one record batch. None if the batch is empty."""
-        events: list[AnyEvent] = []
-        records: list[Outgoing] = []
-        for index, data in enumerate(batch):
-            with naming_index(index):
-                events.append(self._checked(data, late=late))
-                records.append(outgoing(events[-1], source=self._settings.source))
+        await self._check_end(late=late)
+        events = [self._checked_at(index, data, late=late) for index, data in enumerate(batch)]
         _check_expectations(events)
-        check_size(records)
-        return await self._post(events, records) if events else None
+        stored, records = await batch_in_turns(
+            events,
+            source=self._settings.source,
+            signer=self._signer,
+            blobs=self._blobs,
+            seal=self._seal_for(subject),
+        )
+        if look is not None:
+            look(stored)
+        return await self._post(stored, records) if events else None
+
+    def _seal_for(self, subject: str | None) -> Seal | None:
+        return self._seal if subject is None or self._seal is None else partial(self._seal, subject=subject)
+
+    def _checked_at(self, index: int, data: Data | AnyEvent, *, late: bool) -> AnyEvent:
+        with naming_index(index):
+            return self._checked(data, late=late)
 
     def _checked(self, data: Data | AnyEvent, *, late: bool, **envelope: Unpack[Envelope]) -> AnyEvent:
+        if self.deleted:
+            raise RunNotFoundError(self.run_id)
         if self.ended and not late:
             raise RunEndedError(self.run_id)
         return self.event(data, **envelope) if isinstance(data, Data) else event_of(data, self.run_id)
@@ -135,16 +250,36 @@ class Appender:
         self, events: list[AnyEvent], records: list[Outgoing]
     ) -> Coroutine[Any, Any, list[Position]]:
         if self._may_be_parked():
+            if events[0].expected_offset is not None or _may_be_refused(events, ended=True):
+                await self._check_archive()
             await self._ring()
         sent_at = time.monotonic()
-        if len(records) == 1:
-            ack = await self._publisher.send(self.log.topic, records[0])
-        else:
-            ack = await self._publisher.send_batch(self.log.topic, records)
+        ack = self._publisher.put(self.log.topic, records[0]) if len(records) == 1 else None
+        if ack is None:
+            ack = await self._send(records)
         return self._acknowledged(ack, events, sent_at)
 
+    async def _check_archive(self) -> None:
+        """Raises `ConfigurationError` if this process could not read what the log makes of events,
+        because earlier records are archived.
+        """
+        if self._settings.archived is not None:
+            return
+        entry = await self._catalog.look_up_segments(self.run_id)
+        if entry is not None and entry.log_id == self.life.log_id:
+            archived_end = entry.end if entry.sealed_base is None else entry.sealed_base
+            if archived_end:
+                raise NoArchiveError(self.run_id, end=archived_end)
+
+    async def _send(self, records: list[Outgoing]) -> Ack:
+        async with noticing_deletion(self._fault_of_log):
+            if len(records) == 1:
+                return await self._publisher.send(self.log.topic, records[0])
+            return await self._publisher.send_batch(self.log.topic, records)
+
     async def _acknowledged(self, ack: Ack, events: list[AnyEvent], sent_at: float) -> list[Position]:
-        first_offset = (await self._publisher.wait(ack)).offset
+        async with noticing_deletion(self._fault_of_log):
+            first_offset = (await self._publisher.wait(ack)).offset
         if self._may_be_parked():
             # The acknowledgement took so long that the projector may have parked the run before
             # the record was appended.
@@ -157,7 +292,10 @@ class Appender:
             await self._forward(
                 [event for event, outcome in zip(events, outcomes, strict=True) if outcome == "accepted"]
             )
-        self._ended = self._ended or any(event.type in ENDINGS for event in events)
+        if any(event.type in ENDINGS for event in events):
+            self._ended = True
+            self._awake_since = float("-inf")  # the projector follows an ended run no more
+            self._publisher.finish(self.log.topic)
         positions = [Position(self.run_id, first_offset + index) for index in range(len(events))]
         if len(events) == 1:
             positions = [positions[0]._replace(is_duplicate=outcomes[0] == "duplicate")]
@@ -197,7 +335,9 @@ class Appender:
         """Wakes the projector by a record in the catalog."""
         self._awake_since = time.monotonic()
         await self._publisher.send(
-            self._catalog_topic, bell_record(self.run_id), partition=partition_of(self.run_id)
+            self._topics.catalog,
+            bell_record(self.run_id),
+            partition=partition_of(self._topics, self.run_id),
         )
 
 

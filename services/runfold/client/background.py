@@ -12,6 +12,7 @@ fork, the child has a thread and connections of its own. Importing this module h
 
 import asyncio
 import atexit
+import logging
 import os
 import threading
 import weakref
@@ -32,6 +33,9 @@ answers.
 _ENDING: Final = "the program is ending, and Runfold has closed its connections"
 
 _FORKED: Final = "this belongs to the parent process, whose connections a fork does not have: open it again"
+
+
+_log = logging.getLogger(__name__)
 
 
 class BackgroundLoop:
@@ -402,7 +406,12 @@ class HeldConnection(Generic[ConnectedT]):
                 await self._may_close.wait()
         except BaseException as error:
             if self._connection.done():
-                raise
+                if not isinstance(error, Exception):
+                    raise
+                # Nobody waits for the end of a connection. At the end of the program, its last
+                # threads may have ended before.
+                _log.debug("a connection was not closed in order", exc_info=error)
+                return
             self._connection.set_exception(error)
             self._connection.exception()  # marks the error as seen: callers that wait raise it
 

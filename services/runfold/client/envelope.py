@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 from typing import Any, TypedDict
 
 from runfold.ids import new_event_id
+from runfold_projections.providers import Encoded
 from runfold_schemas.codec import TYPE_OF, new_event
-from runfold_schemas.data import Data
+from runfold_schemas.data import Data, maker_name
+from runfold_schemas.envelope import Event
 from runfold_schemas.errors import InvalidEventError
-from runfold_schemas.events import AnyEvent, Event
+from runfold_schemas.events import AnyEvent
 from runfold_schemas.messages import Provider
 
 
@@ -24,6 +26,25 @@ class ResponseEnvelope(TypedDict, total=False):
     """The turn of the conversation, up to 200 characters. By default the turn of the run."""
     labels: Mapping[str, str] | None
     """Labels of the events alone, up to 64."""
+    maker: str | None
+    """The maker of the model that responded: a name or a host, up to 200 characters. Of a URL, the
+    host is recorded.
+    """
+
+
+class RecordOptions(ResponseEnvelope, total=False):
+    """How a response is recorded."""
+
+    provider: Provider | None
+    """The provider of the response. Needed only if the response itself does not show it."""
+    model: str | None
+    """The name of the model, if the response does not contain it, as those of Bedrock."""
+    request: Encoded | None
+    """The result of `ledger(format)`. Needed if tools were renamed there."""
+    recording_id: str | None
+    """Any text by which the same response is recorded once, for example the number of a step."""
+    late: bool
+    """Whether the response belongs to the run although the run has ended. By default False."""
 
 
 class Envelope(ResponseEnvelope, total=False):
@@ -35,7 +56,7 @@ class Envelope(ResponseEnvelope, total=False):
     event_id: str | None
     """A UUID in lower case. The log counts an event id once. By default a new UUIDv7."""
     message_id: str | None
-    """The provider's id of the assistant message that the event is a part of."""
+    """The id of the assistant message that the event is a part of."""
     provider: Provider | None
     """The provider whose response the event was recorded from."""
     expected_offset: int | None
@@ -56,6 +77,7 @@ def event_of(
     labels: Mapping[str, str] | None = None,
     message_id: str | None = None,
     provider: Provider | None = None,
+    maker: str | None = None,
     expected_offset: int | None = None,
     state_delta: Mapping[str, Any] | None = None,
 ) -> AnyEvent:
@@ -72,6 +94,7 @@ def event_of(
         "labels": dict(labels) if labels else None,
         "message_id": message_id,
         "provider": provider,
+        "maker": maker_name(maker) if isinstance(maker, str) else maker,
         "expected_offset": expected_offset,
         "state_delta": state_delta,
     }

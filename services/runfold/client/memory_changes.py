@@ -8,19 +8,32 @@ from pydantic import BaseModel, ValidationError
 
 from runfold.client.connection import LogConnection
 from runfold.client.memory import MemoryReader, Published
+from runfold.encryption.subjects import subject_of_scope
 from runfold.ids import new_event_id
-from runfold.log.shared import send_shared
-from runfold_projections.memory import MemoryRecord, Refused
+from runfold.log.publisher import Ack, Publisher
+from runfold.log.settings import LogSettings
+from runfold.log.shared import send, shared_record
+from runfold_projections.memory import STORED_BYTES_MAX, MemoryRecord, Refused, stored_size
 from runfold_projections.state import Forward
-from runfold_schemas.codec import first_fault, new_event
+from runfold_schemas.codec import check_new, first_fault, new_event
 from runfold_schemas.errors import (
+    EventTooLargeError,
     InvalidEventError,
     MemoryNotFoundError,
+    QuarantinedError,
     UnavailableError,
     UndecidedError,
 )
 from runfold_schemas.events import AnyEvent
-from runfold_schemas.memories import NO_RUN, BankFact, Memory, MemoryChange, bank_key, memory_key
+from runfold_schemas.memories import (
+    NO_RUN,
+    BankFact,
+    Memory,
+    MemoryChange,
+    MemoryDeleted,
+    bank_key,
+    memory_key,
+)
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -36,7 +49,7 @@ class MemoryChanges:
         """Publishes a change of a bank. Returns the event's id when the event is durable."""
         event = _event(fact, event_id=event_id)
         publisher, settings = self._connection.publisher, self._connection.settings
-        await publisher.wait(await send_shared(publisher, settings, Forward(bank_key(fact.bank_id), event)))
+        await publisher.wait(await _send_new(publisher, settings, Forward(bank_key(fact.bank_id), event)))
         return event.event_id
 
     async def make(
@@ -48,7 +61,7 @@ class MemoryChanges:
         [published] = await self._publish([change], now=now, event_id=event_id, run_id=NO_RUN)
         try:
             [outcome] = await self._reader.outcomes([published])
-        except UnavailableError as error:
+        except (UnavailableError, QuarantinedError) as error:
             raise UndecidedError(change.memory_id, reason=str(error).removesuffix(": retry")) from error
         return outcome
 
@@ -66,11 +79,12 @@ class MemoryChanges:
         self, changes: Sequence[MemoryChange], *, now: datetime, event_id: str | None, run_id: str
     ) -> list[Published]:
         publisher, settings = self._connection.publisher, self._connection.settings
-        events = [_event(change, event_id=event_id, run_id=run_id, now=now) for change in changes]
+        events = [
+            await self._sealed(_event(change, event_id=event_id, run_id=run_id, now=now), change)
+            for change in changes
+        ]
         acks = [
-            await send_shared(
-                publisher, settings, Forward(memory_key(change.bank_id, change.memory_id), event)
-            )
+            await _send_new(publisher, settings, Forward(memory_key(change.bank_id, change.memory_id), event))
             for change, event in zip(changes, events, strict=True)
         ]
         positions = [await publisher.wait(ack) for ack in acks]
@@ -78,6 +92,16 @@ class MemoryChanges:
             Published(change.bank_id, change.memory_id, event.event_id, position.offset)
             for change, event, position in zip(changes, events, positions, strict=True)
         ]
+
+    async def _sealed(self, event: AnyEvent, change: MemoryChange) -> AnyEvent:
+        """The event as it is stored."""
+        scope: Mapping[str, str] = {}
+        is_sealed = self._connection.sealing is not None
+        if is_sealed and isinstance(change, MemoryDeleted) and (change.extracted or change.revision_labels):
+            head = await self._reader.head(change.bank_id, change.memory_id)
+            scope = head.scope if head is not None else {}
+        subject = subject_of_scope(change.bank_id, scope)
+        return await self._connection.sealed(event, subject, is_whole=False)
 
 
 def has_lost(outcome: Refused | MemoryRecord | None, change: MemoryChange) -> bool:
@@ -132,6 +156,18 @@ def check_memory(memory: Memory, now: datetime) -> None:
         )
     if memory.expires_at is not None and memory.expires_at <= now:
         raise InvalidEventError("expires_at is in the past: nobody could read the memory", field="expires_at")
+
+
+async def _send_new(publisher: Publisher, settings: LogSettings, forward: Forward) -> Ack:
+    """Publishes a change of a memory or a bank. Raises `InvalidEventError` if it is nested too
+    deep, and `EventTooLargeError` if the projector could not store it.
+    """
+    shared = shared_record(settings, forward)
+    value = shared.record.value or b""
+    check_new(value)
+    if (size := stored_size(forward.event, value)) > STORED_BYTES_MAX:
+        raise EventTooLargeError(size=size, limit=STORED_BYTES_MAX)
+    return await send(publisher, shared)
 
 
 def _event(

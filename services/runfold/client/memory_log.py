@@ -3,12 +3,14 @@ more there is in the log.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from runfold.client.connection import LogConnection
 from runfold.client.memory import MemorySelection, Published
 from runfold.client.pages import ListPlace, page_of
+from runfold.encryption.hiding import hide_revision
+from runfold.log.fetch_answer import SkippedAt
 from runfold.log.settings import LogSettings
 from runfold.log.shared import deciding, partitions_of, read_counting
 from runfold_projections.memory import (
@@ -24,7 +26,7 @@ from runfold_projections.memory import (
 )
 from runfold_schemas.cursors import decode_offset, encode_offset
 from runfold_schemas.memories import bank_key, memory_key
-from runfold_schemas.topics import Partition
+from runfold_schemas.topics import Partition, Topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +47,24 @@ class LogMemoryReader:
 
     def __init__(self, connection: LogConnection) -> None:
         self._connection = connection
-        self._topics = connection.topics
 
     @property
-    def _settings(self) -> LogSettings:
-        """Raises `RuntimeError` if the connection was not entered."""
-        return self._connection.entered().settings
+    def _topics(self) -> Topics:
+        return self._connection.entered().topics
 
     async def bank(self, bank_id: str) -> BankRecord | None:
         at = deciding(self._topics, bank_key(bank_id))
-        return (await fold_banks(self._settings, [at])).get(bank_id)
+        return (await self._fold_banks([at])).get(bank_id)
 
     async def banks(self, *, limit: int, cursor: str | None) -> tuple[list[BankRecord], str | None]:
-        folded = await fold_banks(self._settings, partitions_of(self._topics.banks))
+        folded = await self._fold_banks(partitions_of(self._topics, self._topics.banks))
         placed = [(ListPlace(bank.created_at, bank.bank_id), bank) for bank in folded.values()]
         return page_of(placed, limit=limit, cursor=cursor)
 
     async def outcomes(self, published: Sequence[Published]) -> list[Refused | MemoryRecord | None]:
         # The log is read to its end, which is after all of these changes.
         partitions = {deciding(self._topics, change.key) for change in published}
-        folded = await fold_memories(self._settings, sorted(partitions))
+        folded = await self._fold(sorted(partitions))
         return [
             folded.refused.get((change.key, change.event_id)) or _unexpired(folded.records.get(change.key))
             for change in published
@@ -113,7 +113,7 @@ class LogMemoryReader:
     async def list(
         self, bank_id: str, selection: MemorySelection, *, limit: int, cursor: str | None
     ) -> tuple[list[MemoryRecord], str | None]:
-        folded = await fold_memories(self._settings, partitions_of(self._topics.memories))
+        folded = await self._fold(partitions_of(self._topics, self._topics.memories))
         placed = [
             (ListPlace(getattr(record, selection.order), memory_key(bank_id, record.memory_id)), record)
             for record in map(_unexpired, folded.records.values())
@@ -125,14 +125,33 @@ class LogMemoryReader:
         return page_of(placed, limit=limit, cursor=cursor, ascending=selection.ascending)
 
     async def _of(self, bank_id: str, memory_id: str) -> LoggedMemories:
-        return await fold_memories(self._settings, [deciding(self._topics, memory_key(bank_id, memory_id))])
+        return await self._fold([deciding(self._topics, memory_key(bank_id, memory_id))])
+
+    async def _fold(self, partitions: Sequence[Partition]) -> LoggedMemories:
+        connection = self._connection.entered()
+        skipped = await connection.skipped_in(partitions)
+        folded = await fold_memories(connection.settings, partitions, skipped)
+        if (sealing := connection.sealing) is None:
+            hidden = {key: hide_revision(each) for key, each in folded.revisions.items()}
+            return replace(folded, revisions=hidden)
+        return replace(
+            folded,
+            records={key: await sealing.reveal_memory(each) for key, each in folded.records.items()},
+            revisions={key: await sealing.reveal_revision(each) for key, each in folded.revisions.items()},
+        )
+
+    async def _fold_banks(self, partitions: Sequence[Partition]) -> dict[str, BankRecord]:
+        connection = self._connection.entered()
+        return await fold_banks(connection.settings, partitions, await connection.skipped_in(partitions))
 
 
-async def fold_memories(settings: LogSettings, partitions: list[Partition]) -> LoggedMemories:
+async def fold_memories(
+    settings: LogSettings, partitions: Sequence[Partition], skipped: SkippedAt
+) -> LoggedMemories:
     """The fold of these partitions, from their beginning to their end as it is now."""
     fold = MemoryFold({})
     for at in partitions:
-        async for keyed in read_counting(settings, at):
+        async for keyed in read_counting(settings, at, skipped(at)):
             fold.take(keyed.key, keyed.event, keyed.offset)
     return LoggedMemories(
         {key: state.head for key, state in fold.heads.items()},
@@ -145,11 +164,13 @@ async def fold_memories(settings: LogSettings, partitions: list[Partition]) -> L
     )
 
 
-async def fold_banks(settings: LogSettings, partitions: list[Partition]) -> dict[str, BankRecord]:
+async def fold_banks(
+    settings: LogSettings, partitions: Sequence[Partition], skipped: SkippedAt
+) -> dict[str, BankRecord]:
     """The banks of these partitions of `{prefix}.banks`."""
     banks: dict[str, BankRecord | None] = {}
     for at in partitions:
-        async for keyed in read_counting(settings, at):
+        async for keyed in read_counting(settings, at, skipped(at)):
             bank_id = bank_of(keyed.event)
             banks[bank_id] = apply_to_bank(banks.get(bank_id), keyed.event)
     return {bank_id: bank for bank_id, bank in banks.items() if bank is not None}

@@ -4,33 +4,67 @@ import asyncio
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
+    Awaitable,
+    Callable,
     Coroutine,
     Iterable,
+    Mapping,
     Sequence,
 )
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
+from runfold.blobs.log_blobs import NO_STORE, LogBlobs, fetch_blobs
+from runfold.blobs.store import BlobStore
 from runfold.client.appender import Appender, Position
-from runfold.client.envelope import Envelope, ResponseEnvelope
+from runfold.client.envelope import Envelope, RecordOptions, ResponseEnvelope
+from runfold.client.fitting import check_request, fit_messages
+from runfold.client.new_run import NewRun
 from runfold.client.pending import Pending
-from runfold.client.recording import parts_of, record_stream
-from runfold.log.catalog import CatalogView
+from runfold.client.prefixes import (
+    AsOfOptions,
+    LedgerOptions,
+    RunView,
+    StateChange,
+    as_of,
+    changes_of,
+    read_prefix,
+    split_options,
+)
+from runfold.client.recording import Recorded, Recording, record_stream
+from runfold.client.run_log import Reveal
+from runfold.encryption.seal import Seal
+from runfold.ids import recording_ids
+from runfold.log.catalog_view import CatalogView
 from runfold.log.publisher import Publisher
 from runfold.log.settings import LogSettings
 from runfold.log.shared import forward
 from runfold_projections.admission import Admitted
+from runfold_projections.as_of import AsOf
+from runfold_projections.budget import Budget
+from runfold_projections.endings import has_broken_off
+from runfold_projections.fitting import place_messages
 from runfold_projections.ledger import build_messages_from_log
-from runfold_projections.providers import Encoded, Lossy, encode, validate
+from runfold_projections.providers import (
+    Encoded,
+    check_names,
+    check_provider,
+    encode,
+    validate,
+)
 from runfold_projections.repair import repair
 from runfold_projections.validation import Fault
+from runfold_schemas.blobs import reference_in
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import new_data
 from runfold_schemas.data import Data
+from runfold_schemas.errors import BlobNotFoundError, InvalidEventError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.messages import Message, Provider
 from runfold_schemas.runs import (
+    ForkedFrom,
     RunCanceled,
     RunCompleted,
     RunFailed,
@@ -41,6 +75,9 @@ from runfold_schemas.runs import (
 )
 
 ChunkT = TypeVar("ChunkT")
+
+Fork = Callable[[Life, AsOf, NewRun], Awaitable["Run"]]
+"""Forks the run of a life, as of a place in its log."""
 
 
 class Run:
@@ -60,16 +97,33 @@ class Run:
         *,
         turn_id: str | None = None,
         is_new: bool = False,
+        blobs: BlobStore | None = None,
+        seal: Seal | None = None,
+        reveal: Reveal | None = None,
+        fork: "Fork | None" = None,
     ) -> None:
+        self._fork = fork
         self._settings = settings
         self._publisher = publisher
+        self._blobs = blobs
         self._appender = Appender(
-            settings, catalog, publisher, life, turn_id=turn_id, is_new=is_new, forward=self._forward
+            settings,
+            catalog,
+            publisher,
+            life,
+            turn_id=turn_id,
+            is_new=is_new,
+            forward=self._forward,
+            blobs=LogBlobs(blobs, life.log_id) if blobs is not None else None,
+            seal=seal,
+            reveal=reveal,
         )
         self._pending: Pending[Position] = Pending()
         self.life = life
         self.is_new = is_new
         """Whether this client has just opened the run. False for a run that existed before."""
+        self.forked_from: ForkedFrom | None = None
+        """Where the run comes from, if `fork` has returned it."""
 
     @property
     def run_id(self) -> str:
@@ -104,7 +158,10 @@ class Run:
 
         `late` marks an event that belongs to the run although the run has ended.
 
-        Raises `InvalidEventError`, `EventTooLargeError`, `RunEndedError`, and `UnavailableError`.
+        Raises `InvalidEventError`, `EventTooLargeError`, `RunEndedError`, `UnavailableError`, and
+        `RunNotFoundError` for a run that was deleted. Raises `QuarantinedError` if the run's log
+        does not exist, for example because Kafka lost it.
+
         After `UnavailableError` it is safe to publish the same event, or the same `event_id`,
         again. Raises `RejectedError` if another event came before `expected_offset`, or if another
         client has ended the run.
@@ -172,31 +229,103 @@ class Run:
                 yield event
 
     @overload
-    async def ledger(self) -> list[Message]: ...
+    async def ledger(self, **options: Unpack[AsOfOptions]) -> list[Message]: ...
 
     @overload
-    async def ledger(self, format: Provider, *, lossy: Lossy = "refuse") -> Encoded: ...
+    async def ledger(
+        self,
+        format: Provider,  # as over HTTP
+        *,
+        fit: Budget | None = None,
+        **options: Unpack[LedgerOptions],
+    ) -> Encoded: ...
 
     async def ledger(
         self,
         format: Provider | None = None,  # noqa: A002  # as over HTTP
         *,
-        lossy: Lossy = "refuse",
+        fit: Budget | None = None,
+        **options: Unpack[LedgerOptions],
     ) -> list[Message] | Encoded:
         """The transcript to hand to a model provider, rebuilt from the log. With `format`, the
-        request of that provider.
+        request of that provider. `as_of_offset` and the like show it as it was.
+
+        With `fit`, a request that is too long lacks messages of its beginning, or has a `Summary`
+        of the run instead of them. `Encoded.fitted` has the messages that wait for a summary.
 
         Raises `InexpressibleError` for a part that the provider has no form for, unless `lossy` is
-        "drop".
+        "drop". A request has the bytes of blobs, as many as the provider takes; messages have
+        references to blobs. Raises `BudgetExceededError` if the last messages alone exceed the
+        budget. Raises `InvalidEventError` for an unknown format, for `fit` without a format, and
+        for a place that the run does not have.
         """
-        messages = build_messages_from_log(await self._entries())
-        return messages if format is None else encode(messages, format, lossy=lossy)
+        place, encoding = split_options(options)
+        check_request(format, fit, encoding)
+        log = await self._entries(place)
+        if format is None:
+            return build_messages_from_log(log)
+        fitted = await fit_messages(place_messages(log), fit, format, encoding) if fit else None
+        messages = fitted.messages if fitted else build_messages_from_log(log)
+        if "blobs" not in encoding and (
+            fetched := await self._fetch_blobs(messages, format, encoding.get("maker"))
+        ):
+            encoding["blobs"] = fetched
+        return replace(encode(messages, format, **encoding), fitted=fitted)
 
-    async def faults(self, provider: Provider, *, thinking: bool = False) -> list[Fault]:
-        """All reasons for which the provider would refuse the run's ledger. `thinking` says whether
-        the request asks the model to think.
+    async def view(self, **options: Unpack[AsOfOptions]) -> RunView:
+        """The run's record and its own state, as they are now or were at an earlier moment. Raises
+        `InvalidEventError` for a place that the run does not have.
         """
-        return validate(await self.ledger(), provider, thinking=thinking)
+        return (await read_prefix(self._appender.log, as_of(options))).view(self.run_id)
+
+    async def state_changes(self, key: str, **options: Unpack[AsOfOptions]) -> list[StateChange]:
+        """The events of this run that set a key of state, the first one first. For a shared key,
+        the changes by other runs are missing.
+        """
+        return changes_of(await read_prefix(self._appender.log, as_of(options)), key)
+
+    async def faults(
+        self,
+        provider: Provider,
+        *,
+        thinking: bool = False,
+        model: str | None = None,
+        maker: str | None = None,
+        **options: Unpack[AsOfOptions],
+    ) -> list[Fault]:
+        """All reasons for which the provider would refuse the run's ledger, as it is now or was at
+        an earlier moment.
+
+        `thinking` says whether the request asks the model to think. `model` and `maker` name the
+        model that gets the request. Without a model, a finished answer at the end is no fault,
+        because it waits for the user. Raises `InvalidEventError` for an unknown provider, and for a
+        place that the run does not have.
+        """
+        check_provider(provider)
+        log = await self._entries(as_of(options))
+        messages = build_messages_from_log(log)
+        blobs = await self._fetch_blobs(messages, provider, maker)
+        return validate(
+            messages,
+            provider,
+            thinking=thinking,
+            model=model,
+            maker=maker,
+            blobs=blobs,
+            broken_off=has_broken_off(log),
+        )
+
+    async def read_blob(self, reference: str) -> bytes:
+        """The bytes that a `blob:` URL in an event or a message of this run refers to.
+
+        Raises `BlobNotFoundError`, and `InvalidEventError` for any other URL.
+        """
+        blob = reference_in(reference)
+        if blob is None:
+            raise InvalidEventError(f"{reference!r:.100} is not a URL of a blob", field="url")
+        if self._blobs is None:
+            raise BlobNotFoundError(blob.sha256, reason=NO_STORE)
+        return await self._blobs.get(self.life.log_id, blob)
 
     async def repair(self) -> list[Position]:
         """Appends the events after which every provider accepts the ledger, also if the run has
@@ -204,59 +333,99 @@ class Run:
         """
         return await self.publish_batch(repair(await self._entries()), late=True)
 
+    async def fork(
+        self,
+        *,
+        at: int | None = None,
+        before_turn: str | None = None,
+        run_id: str | None = None,
+        session_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        repair: bool = True,
+    ) -> "Run":
+        """A new run of the same agent that begins with copies of this run's events: up to the
+        offset `at`, which it includes, or before the first event of `before_turn`, or all of them.
+
+        The copies have no effects beyond the fork: they change no memory and no shared state, and
+        the tokens that they used count for this run alone. The fork is running, belongs to no
+        session but `session_id`, and has the labels of this run with `labels` merged over them.
+        Calls without a result get one that says that they were interrupted, so every provider
+        accepts the ledger; without `repair`, they stay open for you to answer.
+
+        With `run_id`, the call is repeatable: if that run is this fork already, it is returned.
+
+        Raises `InvalidEventError` for a place that the run does not have, `InvalidIdError`,
+        `RunConflictError`, `BlobNotFoundError` if attachments would have to be copied and no blob
+        store is configured, and `UnavailableError`.
+        """
+        assert self._fork is not None
+        if at is not None and before_turn is not None:
+            raise InvalidEventError("only one of at and before_turn can be given", field="before_turn")
+        place = AsOf(offset=at, before_turn=before_turn)
+        return await self._fork(self.life, place, NewRun(run_id, session_id, labels or {}, repair))
+
     # Record what a model answers.
 
-    async def record(
-        self,
-        response: Any,
-        *,
-        provider: Provider | None = None,
-        request: Encoded | None = None,
-        **envelope: Unpack[ResponseEnvelope],
-    ) -> list[Position]:
+    async def record(self, response: Any, **options: Unpack[RecordOptions]) -> Recorded:
         """Publishes a model's response, an object of its SDK or decoded JSON, and returns when it
         is durable.
 
-        `request` is the result of `ledger(format)`; it is needed if tools were renamed there.
-        `provider` is needed only if the response does not show it. Everything in the response is
-        kept: an unknown part as it is, and a wrong part with a fault on the last event.
+        Everything in the response is kept: an unknown part as it is, and a wrong part with a fault
+        on the last event.
+
+        Two calls record two messages. With the same `recording_id`, the second call of the same run
+        counts for nothing if the response is the same, also after a crash. Another response is
+        another message.
+
+        Raises what `publish_batch` raises. Raises `InvalidEventError` if the response is not one of
+        `provider`, or shows no provider.
         """
-        return await self._publish_parts(
-            *parts_of(response, provider=provider, tool_names=request.tool_names if request else None),
-            **envelope,
-        )
+        recording = self._recording(options)
+        return await recording.publish(recording.events_of(response))
 
     def record_stream(
         self,
         stream: AsyncIterable[ChunkT] | Iterable[ChunkT],
         *,
-        provider: Provider | None = None,
-        request: Encoded | None = None,
-        **envelope: Unpack[ResponseEnvelope],
+        into: Recorded | None = None,
+        **options: Unpack[RecordOptions],
     ) -> AsyncGenerator[ChunkT, None]:
         """Yields the chunks of a model's stream untouched, and publishes their content in the
-        background.
+        background. `into` gets what `record` would return.
 
         All of the stream is durable when it has ended. If the stream breaks off or is closed early,
-        the chunks that arrived are published and marked as unfinished. Takes what `record` takes.
+        the chunks that arrived are published and marked as unfinished. A chunk that cannot be
+        recorded is a fault on the last event. If Kafka is away, events wait until the end of the
+        stream, which then raises `UnavailableError`. With `recording_id`, everything is published
+        at the end, so that a second attempt never mixes with the first. Takes what `record` takes.
         """
-        tool_names = request.tool_names if request else {}
-        publish = partial(self._publish_parts, **envelope)
-        return record_stream(stream, publish, provider=provider, tool_names=tool_names)
+        return record_stream(stream, self._recording(options, into=into))
 
-    async def _publish_parts(
-        self,
-        parts: Sequence[Data],
-        provider: Provider,
-        message_id: str,
-        **envelope: Unpack[ResponseEnvelope],
-    ) -> list[Position]:
-        return await self.publish_batch(
-            [self.event(data, provider=provider, message_id=message_id, **envelope) for data in parts]
+    def _recording(self, options: RecordOptions, *, into: Recorded | None = None) -> Recording:
+        check_names(options, RecordOptions)
+        if options.get("provider") is not None:
+            check_provider(options["provider"])
+        request, recording_id = options.get("request"), options.get("recording_id")
+        envelope = {name: options[name] for name in ResponseEnvelope.__annotations__ if name in options}  # type: ignore[literal-required]
+        return Recording(
+            partial(self.event, **envelope),
+            partial(self.publish_batch, late=options.get("late", False)),
+            provider=options.get("provider"),
+            model=options.get("model"),
+            tool_names=request.tool_names if request else None,
+            repeatable_id=None if recording_id is None else recording_ids(self.run_id, recording_id),
+            into=into,
         )
 
-    async def _entries(self) -> list[tuple[int, AnyEvent]]:
+    async def _fetch_blobs(
+        self, messages: Sequence[Message], provider: Provider, maker: str | None
+    ) -> dict[str, bytes | str]:
+        return await fetch_blobs(self._blobs, self.life.log_id, messages, provider, maker)
+
+    async def _entries(self, place: AsOf | None = None) -> list[tuple[int, AnyEvent]]:
         """The events that count with their offsets, by which amendments name them."""
+        if place is not None and place != AsOf():
+            return (await read_prefix(self._appender.log, place)).entries()
         return [entry async for entry in self._appender.log.entries()]
 
     async def _end(self, data: RunCompleted | RunFailed | RunCanceled) -> Position:

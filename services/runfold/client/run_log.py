@@ -1,28 +1,53 @@
 """The log of one run, read from Kafka."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 
-from runfold.log.reader import read
+from runfold.log.reader import end_offset, read
+from runfold.log.segments import SegmentBook
 from runfold.log.settings import LogSettings
-from runfold_projections.admission import Admission, Admitted
+from runfold_projections.admission import Admission, Admitted, is_skipped
 from runfold_schemas.codec import Record, decode
-from runfold_schemas.errors import UndecodableError
+from runfold_schemas.errors import QuarantinedError, UndecodableError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.runs import ENDINGS
 
+Reveal = Callable[[Sequence[Admitted]], Awaitable[Sequence[Admitted]]]
+"""Opens what events have sealed."""
+
+Skips = Callable[[], Awaitable[Collection[range]]]
+"""Returns the offsets of one topic that an operator skipped. May raise `UnavailableError`."""
+
 
 class RunLog:
-    """Reads the topic of one life of a run. Every method may raise `UnavailableError`.
+    """Reads the log of one life of a run. Every method may raise `UnavailableError`.
 
-    The generators hold a consumer until they are closed: use `aclosing` if a loop may leave one
+    The generators hold a connection until they are closed: use `aclosing` if a loop may leave one
     early.
     """
 
-    def __init__(self, settings: LogSettings, topic: str, run_id: str) -> None:
+    def __init__(
+        self,
+        settings: LogSettings,
+        topic: str,
+        run_id: str,
+        *,
+        segments: SegmentBook,
+        skips: Skips,
+        reveal: Reveal | None = None,
+    ) -> None:
         self.topic = topic
         self.run_id = run_id
         self._settings = settings
+        self._segments = segments
+        self._reveal = reveal
+        self.skips = skips
+        """Returns the offsets that an operator skipped."""
+
+    @property
+    def has_key(self) -> bool:
+        """Whether it opens what events have sealed."""
+        return self._reveal is not None
 
     async def history(
         self, *, first_offset: int = 0, end: int | None = None
@@ -30,13 +55,27 @@ class RunLog:
         """The records of the log in order, each with its outcome, from `first_offset` to `end`
         (exclusive; by default the end of the log as it is now).
         """
-        admission = Admission(self.run_id)
-        async with aclosing(read(self._settings, self.topic, end=end)) as fetches:
+        admission = Admission(self.run_id, skipped=await self.skips())
+        async with aclosing(self._read(end=end)) as fetches:
             async for records in fetches:
-                for record in records:
-                    admitted = admission.admit(record)
-                    if record.offset >= first_offset:
-                        yield admitted
+                decided = (
+                    admitted
+                    for record in records
+                    if (admitted := admission.admit(record)).record.offset >= first_offset
+                )
+                for admitted in await self._reveal([*decided]) if self._reveal else decided:
+                    yield admitted
+
+    async def end(self) -> int:
+        """The offset that the next record gets."""
+        return await end_offset(self._settings, self.topic, segments=self._segments)
+
+    def _read(self, *, first_offset: int = 0, end: int | None) -> AsyncGenerator[list[Record], None]:
+        return read(self._settings, self.topic, first_offset=first_offset, end=end, segments=self._segments)
+
+    async def revealed(self, admitted: Sequence[Admitted]) -> Sequence[Admitted]:
+        """These records of the log, with events as they were before they were sealed."""
+        return await self._reveal(admitted) if self._reveal else admitted
 
     async def entries(
         self, *, first_offset: int = 0, end: int | None = None
@@ -53,9 +92,10 @@ class RunLog:
         """Whether the run ended before `offset`. The caller knows that it did not end before
         `not_before`.
         """
-        async with aclosing(read(self._settings, self.topic, first_offset=not_before, end=offset)) as fetches:
+        skipped = await self.skips()
+        async with aclosing(self._read(first_offset=not_before, end=offset)) as fetches:
             async for records in fetches:
-                if any(_may_end(record) for record in records):
+                if any(_may_end(record) for record in records if not is_skipped(record.offset, skipped)):
                     break
             else:
                 return False
@@ -65,6 +105,11 @@ class RunLog:
                 if event.type in ENDINGS:
                     return True
         return False
+
+
+def missing_log(run_id: str) -> QuarantinedError:
+    """The error of a run whose topic does not exist, although the run was not deleted."""
+    return QuarantinedError(f"run:{run_id}", reason="its log does not exist")
 
 
 def _may_end(record: Record) -> bool:

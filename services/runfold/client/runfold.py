@@ -10,24 +10,31 @@ Leaving the block completes the run. An exception that leaves the block fails th
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Self, TypedDict, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from runfold.client.connection import LogConnection
+from runfold.client.forking import fork_run
 from runfold.client.memories import Memories
 from runfold.client.memory_log import LogMemoryReader
+from runfold.client.opening import check_owner, first_life
 from runfold.client.run import Run
+from runfold.client.run_deletion import delete_run
 from runfold.client.session_log import LogSessionReader
 from runfold.client.sessions import Sessions
+from runfold.encryption.subjects import subject_of_life
 from runfold.ids import new_event_id, new_log_id, uuid7
-from runfold.log.settings import LogSettings
+from runfold.log.catalog import naming_session
+from runfold.log.clients import LogClients
+from runfold.log.effect_keys import EffectKeys
+from runfold.log.settings import PREFIX_DEFAULT, LogSettings
+from runfold.secret_urls import SecretUrl
 from runfold_projections.admission import Admitted
 from runfold_projections.run import ERROR_LENGTH_MAX
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import new_data, new_event
 from runfold_schemas.errors import (
-    InvalidIdError,
     RejectedError,
-    RunConflictError,
     RunEndedError,
     RunfoldError,
     RunNotFoundError,
@@ -35,10 +42,18 @@ from runfold_schemas.errors import (
 from runfold_schemas.runs import RunOpened
 from runfold_schemas.topics import check_id, check_session_id
 
+if TYPE_CHECKING:
+    from runfold.encryption.sealing import Sealing
+
 
 class LogOptions(TypedDict, total=False):
     """The settings of a connection besides address and prefix. `LogSettings` has their defaults."""
 
+    create_topics: bool
+    """Whether entering creates the shared topics of a prefix that nobody has used yet. By default
+    only those of the prefix `runfold`, because another one may be mistyped.
+    """
+    partitions: int | None
     replication_factor: int
     """Replicas of each new topic."""
     min_insync_replicas: int
@@ -49,6 +64,30 @@ class LogOptions(TypedDict, total=False):
     """How long a publish waits for Kafka before it raises `UnavailableError`."""
     park_seconds: float
     """The shortest park time, in seconds, of any projector on this log."""
+    blobs: str | SecretUrl | None
+    """The URL of the blob store, for example `s3://bucket/path`. By default large bytes stay in the
+    events. A client with a blob store needs the extra `blobs`.
+    """
+    blob_bytes_min: int
+    """The size from which on bytes are stored in the blob store."""
+    blob_bytes_max: int
+    """The size of the largest blob."""
+    archive_url: str | SecretUrl | None
+    """The URL of the archive. A client without it cannot read archived runs. It needs the extra
+    `archive`.
+    """
+    effect_keys: str | EffectKeys | None
+    """The path of the file with the keys of effects, by which this client shows that its events may
+    change memories, banks and shared state. Needed if the projectors have such keys.
+    """
+    encryption_key: str | None
+    """The URL of the key that wraps all others: `file:/path`, `vault://host/v1/transit/keys/name`
+    or `aws-kms:ID`. By default events are stored in clear. It needs the package `cryptography`.
+    """
+    encryption_clear_labels: tuple[str, ...]
+    """The keys of labels that stay clear."""
+    encryption_cache_seconds: float
+    """How long unwrapped keys are used while the server with the key does not answer."""
     kafka_options: Mapping[str, Any]
     """Options of every aiokafka client: `security_protocol`, `ssl_cafile`, `sasl_mechanism` and so
     on.
@@ -83,23 +122,35 @@ class Runfold:
         options: see `LogOptions`.
 
     Entering it raises `UnavailableError` if Kafka does not answer, and `ConfigurationError` if the
-    broker has a setting that Runfold cannot work with.
+    broker has a setting that Runfold cannot work with, or if nobody has used the prefix yet.
     """
 
     def __init__(
-        self, kafka: str = "127.0.0.1:9092", *, prefix: str = "runfold", **options: Unpack[LogOptions]
+        self, kafka: str = "127.0.0.1:9092", *, prefix: str = PREFIX_DEFAULT, **options: Unpack[LogOptions]
     ) -> None:
+        options.setdefault("create_topics", prefix == PREFIX_DEFAULT)
         self.connection = LogConnection(LogSettings(kafka=kafka, prefix=prefix, **options))
-        self._sessions, self._memories = _verbs_of(self.connection)
+        self._sessions, self._memories = self._verbs()
 
     @classmethod
-    def of(cls, settings: LogSettings) -> Self:
-        """A connection with settings that exist already, for example those of a service."""
-        return cls(**dict(settings))
+    def of(
+        cls,
+        settings: LogSettings,
+        *,
+        clients: LogClients | None = None,
+        sealing: "Sealing | None" = None,
+    ) -> Self:
+        """A connection with settings that exist already, for example those of a service, over
+        `clients` and with the connected `sealing` if given.
+        """
+        runfold = cls(**dict(settings))
+        runfold.connection = LogConnection(settings, clients=clients, sealing=sealing)
+        runfold._sessions, runfold._memories = runfold._verbs()
+        return runfold
 
     async def __aenter__(self) -> Self:
         await self.connection.__aenter__()
-        self._sessions, self._memories = _verbs_of(self.connection)
+        self._sessions, self._memories = self._verbs()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -174,10 +225,10 @@ class Runfold:
             )
             await self._open_log(opened, opening, turn_id=turn_id, started_at=started_at)
             # Another client can only have opened the same run if the caller chose its id.
-            existing = await self._first_life(opened) if run_id is not None else opened
+            existing = await first_life(self.connection, opened) if run_id is not None else opened
             if existing is opened:
                 return self.connection.run_of(opened, turn_id=turn_id, is_new=True)
-        _check_owner(existing, agent_id=agent_id, session_id=session_id)
+        check_owner(existing, agent_id=agent_id, session_id=session_id)
         return self.connection.run_of(existing, turn_id=turn_id)
 
     async def get_run(self, run_id: str, *, turn_id: str | None = None) -> Run:
@@ -189,40 +240,59 @@ class Runfold:
             raise RunNotFoundError(run_id)
         return self.connection.run_of(life, turn_id=turn_id)
 
-    async def session_runs(self, session_id: str) -> list[Run]:
-        """The runs of a session, in the order of their opening. Reads the whole catalog."""
-        lives = [life for life in await self._existing_lives() if life.session_id == session_id]
-        return [self.connection.run_of(life) for life in lives]
+    async def delete_run(self, run_id: str) -> None:
+        """Deletes a run with its events, and returns when no client can use it any more. The id is
+        not used again.
 
-    async def runs(self) -> list[Run]:
-        """All runs, in the order of their opening. Reads the whole catalog."""
-        return [self.connection.run_of(life) for life in await self._existing_lives()]
+        Raises `RunNotFoundError`, `UnavailableError`, and `InvalidIdError` for the run that has a
+        session's own events: it is deleted with the session. After an `UnavailableError` it is safe
+        to call again.
+        """
+        life = await self.connection.catalog.lookup(check_id(run_id, name="run_id"))
+        if life is None or life.deleted:
+            raise RunNotFoundError(run_id)
+        await delete_run(self.connection, life)
+
+    async def session_runs(self, session_id: str) -> AsyncGenerator[Run, None]:
+        """The runs of a session, in the order of their opening. Reads the whole catalog first, and
+        holds the session's runs alone.
+        """
+        async with aclosing(self.connection.catalog.lives(naming_session(session_id))) as lives:
+            own = [life async for life in lives if life.session_id == session_id]
+        for life in sorted(own, key=lambda life: life.log_id):
+            yield self.connection.run_of(life)
+
+    async def runs(self) -> AsyncGenerator[Run, None]:
+        """All runs, in the order of the catalog, while the catalog is read.
+
+        The partitions of the catalog come one after the other; a hash of a run's id decides on its
+        partition. Within a partition, runs come in the order in which they last changed: by
+        their opening, or by their end. A run that is opened or changes meanwhile may be left out,
+        or come as it was. Use `contextlib.aclosing` if you may leave the loop early.
+        """
+        async with aclosing(self.connection.catalog.lives()) as lives:
+            async for life in lives:
+                yield self.connection.run_of(life)
 
     async def history(self, *, session_id: str | None = None) -> AsyncGenerator[tuple[Run, Admitted], None]:
-        """The log of every run, or of a session's runs, one run after the other in the order of
-        their opening.
+        """The log of every run, or of a session's runs, one run after the other, in the order of
+        `runs` or `session_runs`.
         """
-        for run in await (self.runs() if session_id is None else self.session_runs(session_id)):
-            async with aclosing(run.history()) as history:
-                async for admitted in history:
-                    yield run, admitted
+        runs = self.runs() if session_id is None else self.session_runs(session_id)
+        async with aclosing(runs):
+            async for run in runs:
+                async with aclosing(run.history()) as history:
+                    async for admitted in history:
+                        yield run, admitted
 
-    async def _existing_lives(self) -> list[Life]:
-        """The lives of all runs, in the order of their opening."""
-        await self.connection.catalog.follow_all()
-        lives = (life for life in self.connection.catalog.lives() if not life.deleted)
-        return sorted(lives, key=lambda life: life.log_id)
-
-    async def _first_life(self, opened: Life) -> Life:
-        """The life that comes first in the catalog. The topic of `opened` is deleted if another
-        life does.
-        """
-        first = await self.connection.catalog.lookup(opened.run_id)
-        if first is None or first.log_id == opened.log_id:
-            return opened
-        lost = self.connection.topics.run(opened.run_id, opened.log_id)
-        await self.connection.delete_topic(lost)
-        return first
+    def _verbs(self) -> tuple[Sessions, Memories]:
+        """The verbs for as long as the connection is entered, because they keep sessions open."""
+        connection = self.connection
+        connection.fork = partial(fork_run, connection)
+        return (
+            Sessions(connection, LogSessionReader(connection)),
+            Memories(connection, LogMemoryReader(connection)),
+        )
 
     async def _open_log(
         self, life: Life, opening: RunOpened, *, turn_id: str | None, started_at: datetime | None
@@ -235,27 +305,9 @@ class Runfold:
             timestamp=started_at or datetime.now(UTC),
             turn_id=turn_id,
         )
-        await self.connection.open_topic(topic, event)
+        stored = await self.connection.sealed(event, subject_of_life(life))
+        await self.connection.open_topic(topic, stored)
         await self.connection.announce(life)
-
-
-def _verbs_of(connection: LogConnection) -> tuple[Sessions, Memories]:
-    """The verbs for as long as the connection is entered, because they keep sessions open."""
-    return (
-        Sessions(connection, LogSessionReader(connection)),
-        Memories(connection, LogMemoryReader(connection)),
-    )
-
-
-def _check_owner(life: Life, *, agent_id: str, session_id: str | None) -> None:
-    if life.deleted:
-        raise InvalidIdError(
-            f"run {life.run_id!r} was deleted, and its id is not used again: choose another id",
-            name="run_id",
-            value=life.run_id,
-        )
-    if life.agent_id != agent_id or session_id not in (None, life.session_id):
-        raise RunConflictError(life.run_id, agent_id=life.agent_id, session_id=life.session_id)
 
 
 async def _fail(run: Run, error: BaseException) -> None:

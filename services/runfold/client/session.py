@@ -3,17 +3,19 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, Protocol, Unpack
+from typing import Any, Final, NamedTuple, Protocol, Unpack
 
 from runfold.client.appender import Position
 from runfold.client.envelope import Envelope
+from runfold.client.prefixes import AsOfOptions
+from runfold_projections.as_of import AsOf
 from runfold_projections.run import RunRecord
 from runfold_projections.session import SessionRecord
 from runfold_schemas.data import Data
 from runfold_schemas.errors import SessionNotFoundError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.runs import ABOUT_THE_RUN, ENDINGS
-from runfold_schemas.sessions import app_scope, user_scope
+from runfold_schemas.sessions import app_scope, parted, user_scope
 from runfold_schemas.topics import check_session_id
 
 
@@ -59,7 +61,9 @@ class Session:
     nothing else was appended since.
     """
     state: Mapping[str, Any]
-    """The session's own keys, and the shared keys with their prefixes `app:` and `user:`."""
+    """The session's own keys, and the shared keys with their prefixes `app:` and `user:`. As of an
+    earlier moment, the own keys alone.
+    """
     events: Sequence[RecordedEvent] = field(default=(), repr=False)
 
     @property
@@ -80,14 +84,22 @@ class Session:
         return max(last_event_at, changed_at) if changed_at > self.record.created_at else last_event_at
 
 
+NOW: Final = AsOf()
+"""A session with all that its log has."""
+
+
 class SessionReader(Protocol):
     """Reads sessions. Each answer includes everything that was acknowledged before the call."""
 
     async def find(self, session_id: str) -> SessionRecord | None:
         """The session's record, also if the session has expired."""
 
-    async def view(self, record: SessionRecord, selection: EventSelection | None) -> Session:
-        """The session with its state. With its events, unless `selection` is None."""
+    async def view(
+        self, record: SessionRecord, selection: EventSelection | None, moment: AsOf = NOW
+    ) -> Session:
+        """The session with its state. With its events, unless `selection` is None. Raises
+        `InvalidEventError` for a moment that its log does not have.
+        """
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
         """The values of these scopes, by key."""
@@ -100,8 +112,11 @@ class SessionReader(Protocol):
         labels: Mapping[str, str],
         limit: int,
         cursor: str | None,
+        with_state: bool,
     ) -> tuple[list[Session], str | None]:
-        """A page of sessions, the newest first, and the cursor of the next page."""
+        """A page of sessions, the newest first, and the cursor of the next page. Without
+        `with_state`, their state is empty.
+        """
 
 
 async def existing(reader: SessionReader, session_id: str) -> SessionRecord:
@@ -119,6 +134,12 @@ def has_expired(record: SessionRecord, now: datetime) -> bool:
 def shared_scopes(record: SessionRecord) -> list[str]:
     """The scopes whose state the session shares with others."""
     return [app_scope(record.app), user_scope(record.app, record.user)]
+
+
+def user_of_scopes(scopes: Iterable[str]) -> str:
+    """The user of the scope of a user among these; empty if there is none."""
+    ids = (scope.removeprefix("user:") for scope in scopes if scope.startswith("user:"))
+    return next((parted(id_)[-1] for id_ in ids), "")
 
 
 def is_selected(offset: int, event: AnyEvent, selection: EventSelection) -> bool:
@@ -155,11 +176,20 @@ class SessionVerbs(Protocol):
         event_id: str | None = None,
     ) -> Session: ...
 
-    async def view(self, session_id: str, selection: EventSelection | None = None) -> Session: ...
+    async def view(
+        self,
+        session_id: str,
+        selection: EventSelection | None = None,
+        **options: Unpack[AsOfOptions],
+    ) -> Session: ...
 
     async def app_state(self, app: str) -> dict[str, Any]: ...
 
     async def user_state(self, app: str, user: str) -> dict[str, Any]: ...
+
+    async def delete_app_state(self, app: str, keys: Iterable[str] | None = None) -> None: ...
+
+    async def delete_user_state(self, app: str, user: str, keys: Iterable[str] | None = None) -> None: ...
 
     async def append(
         self, session_id: str, data: Data | AnyEvent, **envelope: Unpack[Envelope]
@@ -189,4 +219,5 @@ class SessionVerbs(Protocol):
         labels: Mapping[str, str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        with_state: bool = True,
     ) -> tuple[Sequence[Session], str | None]: ...

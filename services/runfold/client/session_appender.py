@@ -6,8 +6,7 @@ looked up anew after a while, because another process may have let it expire.
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -26,6 +25,8 @@ from runfold_schemas.errors import (
     EventTooLargeError,
     RejectedError,
     RunEndedError,
+    RunfoldError,
+    RunNotFoundError,
     SessionEndedError,
     SessionNotFoundError,
 )
@@ -107,24 +108,29 @@ class SessionAppender:
     async def end(self, record: SessionRecord) -> None:
         """Completes the run of the session. Raises `SessionEndedError`, `SessionNotFoundError`."""
         opened = await self.open_as(record)
-        async with self._session_errors(opened):
-            try:
-                await opened.appender.append(RunCompleted())
-            except RejectedError as error:
-                raise RunEndedError(opened.appender.run_id) from error
+        try:
+            await opened.appender.append(RunCompleted())
+        except (RejectedError, RunEndedError, RunNotFoundError) as error:
+            raise await self._session_error(opened) from error
 
     async def _append(self, opened: OpenSession, events: Sequence[AnyEvent]) -> list[Position]:
         if not events:
             return []
         record = opened.record
-        async with self._session_errors(opened):
+        shared: list[SharedRecord] = []
+
+        def look(stored: Sequence[AnyEvent]) -> None:
+            shared.extend(forwarding(self._connection.settings, stored, app=record.app, user=record.user))
+
+        try:
             with naming_state_key(event.state_delta for event in events):
-                shared = forwarding(self._connection.settings, events, app=record.app, user=record.user)
                 if len(events) == 1:
-                    positions = [await opened.appender.append(events[0])]
+                    positions = [await opened.appender.append(events[0], look=look)]
                 else:
-                    positions = await opened.appender.append_batch(events)
+                    positions = await opened.appender.append_batch(events, look=look)
             await self._check_not_late(opened, positions)
+        except (RunEndedError, RunNotFoundError) as error:
+            raise await self._session_error(opened) from error
         await deliver(self._connection.publisher, shared)
         return positions
 
@@ -138,25 +144,20 @@ class SessionAppender:
         if first_offset > known and await opened.appender.log.ended_before(first_offset, not_before=known):
             raise RunEndedError(opened.appender.run_id)
 
-    @asynccontextmanager
-    async def _session_errors(self, opened: OpenSession) -> AsyncIterator[None]:
-        """A `RunEndedError` inside means that the session has ended or was deleted, because a
-        deletion ends the run first.
+    async def _session_error(self, opened: OpenSession) -> RunfoldError:
+        """The error of a session whose run has ended, or is not found. A deletion ends the run
+        first. After that, its run is not found.
         """
-        try:
-            yield
-        except RunEndedError as error:
-            session_id = opened.record.session_id
-            record = await self._reader.find(session_id)
-            if record is not None and record.run_id == opened.record.run_id:
-                raise SessionEndedError(session_id) from error
-            self.close(session_id)
-            raise SessionNotFoundError(session_id) from error
+        session_id = opened.record.session_id
+        record = await self._reader.find(session_id)
+        if record is not None and record.run_id == opened.record.run_id:
+            return SessionEndedError(session_id)
+        self.close(session_id)
+        return SessionNotFoundError(session_id)
 
     def _is_current(self, opened: OpenSession) -> bool:
-        life = self._connection.catalog.peek(opened.appender.run_id)
         return (
-            (life is None or not life.deleted)
+            not opened.appender.deleted
             and time.monotonic() - opened.looked_up_at < _LOOK_UP_SECONDS
             and not has_expired(opened.record, datetime.now(UTC))
         )

@@ -3,30 +3,36 @@ more there is in the log.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from runfold.client.connection import LogConnection
 from runfold.client.pages import ListPlace, page_of
+from runfold.client.prefixes import read_prefix
 from runfold.client.session import (
+    NOW,
     EventSelection,
     RecordedEvent,
     Session,
     has_expired,
     is_selected,
     shared_scopes,
+    user_of_scopes,
 )
+from runfold.encryption.hiding import hide_session, hide_values
+from runfold.encryption.subjects import user_subject
 from runfold.log.catalog import partition_of
+from runfold.log.fetch_answer import SkippedAt
 from runfold.log.reader import LogGoneError
 from runfold.log.settings import LogSettings
 from runfold.log.shared import read_counting
 from runfold_projections.admission import Admitted
-from runfold_projections.run import RunRecord, fold
+from runfold_projections.as_of import AsOf
 from runfold_projections.session import SessionRecord, SharedFold, life_of
-from runfold_projections.state import own_changes
 from runfold_schemas.errors import InvalidIdError
 from runfold_schemas.sessions import session_key
-from runfold_schemas.topics import CATALOG_PARTITIONS, Partition, Topics
+from runfold_schemas.topics import Partition
 
 
 class LogSessionReader:
@@ -36,23 +42,34 @@ class LogSessionReader:
         self._connection = connection
 
     async def find(self, session_id: str) -> SessionRecord | None:
-        folded = await self._folded({partition_of(session_key(session_id))})
-        return folded.sessions.get(session_id)
+        folded = await self._folded(self._numbers([session_key(session_id)]))
+        return await self._revealed(folded.sessions.get(session_id))
 
-    async def view(self, record: SessionRecord, selection: EventSelection | None) -> Session:
-        return await self._session(record, await self.values(shared_scopes(record)), selection)
+    async def view(
+        self, record: SessionRecord, selection: EventSelection | None, moment: AsOf = NOW
+    ) -> Session:
+        shared = await self.values(shared_scopes(record)) if moment == NOW else {}
+        return await self._session(record, shared, selection, moment)
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
-        return _values_of(await self._folded({partition_of(scope) for scope in scopes}), scopes)
+        return await self._values_of(await self._folded(self._numbers(scopes)), scopes)
 
     async def list(
-        self, *, app: str | None, user: str | None, labels: Mapping[str, str], limit: int, cursor: str | None
+        self,
+        *,
+        app: str | None,
+        user: str | None,
+        labels: Mapping[str, str],
+        limit: int,
+        cursor: str | None,
+        with_state: bool,
     ) -> tuple[list[Session], str | None]:
-        folded = await self._folded(range(CATALOG_PARTITIONS))
+        folded = await self._folded(range(self._connection.entered().topics.partitions))
         now = datetime.now(UTC)
+        revealed = [await self._revealed(record) for record in folded.sessions.values()]
         placed = [
             (ListPlace(record.created_at, record.session_id), record)
-            for record in folded.sessions.values()
+            for record in revealed
             if record is not None
             and not has_expired(record, now)
             and app in (None, record.app)
@@ -63,38 +80,65 @@ class LogSessionReader:
         page = []
         for record in records:
             try:
-                page.append(await self._session(record, _values_of(folded, shared_scopes(record)), None))
+                shared = await self._values_of(folded, shared_scopes(record)) if with_state else {}
+                session = await self._session(record, shared, None)
+                page.append(session if with_state else replace(session, state={}))
             except (LogGoneError, InvalidIdError):
                 continue  # it was deleted meanwhile, or a foreign producer has invented it
         return page, following
 
+    def _numbers(self, keys: Iterable[str]) -> set[int]:
+        topics = self._connection.entered().topics
+        return {partition_of(topics, key) for key in keys}
+
     async def _folded(self, partitions: Iterable[int]) -> SharedFold:
-        return await fold_shared(self._connection.entered().settings, partitions)
+        connection = self._connection.entered()
+        at = [Partition(connection.topics.sessions, number) for number in partitions]
+        return await fold_shared(connection.settings, at, await connection.skipped_in(at))
+
+    async def _revealed(self, record: SessionRecord | None) -> SessionRecord | None:
+        sealing = self._connection.sealing
+        if record is None:
+            return None
+        return hide_session(record) if sealing is None else await sealing.reveal_session(record)
+
+    async def _values_of(self, folded: SharedFold, scopes: Sequence[str]) -> dict[str, Any]:
+        values = {key: value.value for (scope, key), value in folded.values.items() if scope in scopes}
+        sealing = self._connection.sealing
+        if sealing is None:
+            return hide_values(values)
+        return await sealing.reveal_state(values, user_subject(user_of_scopes(scopes)))
 
     async def _session(
-        self, record: SessionRecord, shared: Mapping[str, Any], selection: EventSelection | None
+        self,
+        record: SessionRecord,
+        shared: Mapping[str, Any],
+        selection: EventSelection | None,
+        moment: AsOf = NOW,
     ) -> Session:
         log = self._connection.entered().log_of(life_of(record))
-        history = [admitted async for admitted in log.history()]
-        own = {key: value.value for admitted in history for key, value in own_changes(admitted).items()}
+        prefix = await read_prefix(log, moment)
+        run, own, _ = prefix.view(record.run_id)
+        offsets = (admitted.record.offset for admitted in prefix.records if admitted.counts)
         return Session(
             record,
-            fold(RunRecord(run_id=record.run_id), history),
-            next_offset=history[-1].record.offset + 1 if history else 0,
-            last_offset=max((admitted.record.offset for admitted in history if admitted.counts), default=-1),
+            run,
+            next_offset=prefix.end,
+            last_offset=max(offsets, default=-1),
             state={**own, **shared},
-            events=events_of(history, selection) if selection is not None else (),
+            events=events_of(prefix.records, selection) if selection is not None else (),
         )
 
 
-async def fold_shared(settings: LogSettings, partitions: Iterable[int]) -> SharedFold:
+async def fold_shared(
+    settings: LogSettings, partitions: Iterable[Partition], skipped: SkippedAt
+) -> SharedFold:
     """The fold of these partitions of `{prefix}.sessions`, from their beginning to their end as it
     is now.
     """
     folded = SharedFold({})
-    topic = Topics(settings.prefix).sessions
-    for partition in partitions:
-        async for keyed in read_counting(settings, Partition(topic, partition)):
+    for at in partitions:
+        async for keyed in read_counting(settings, at, skipped(at)):
             folded.take(keyed.key, keyed.event, keyed.offset)
     return folded
 
@@ -112,7 +156,3 @@ def events_of(history: Sequence[Admitted], selection: EventSelection) -> list[Re
     ]
     newest = events if selection.newest is None else events[max(0, len(events) - selection.newest) :]
     return newest[: selection.limit]
-
-
-def _values_of(folded: SharedFold, scopes: Sequence[str]) -> dict[str, Any]:
-    return {key: value.value for (scope, key), value in folded.values.items() if scope in scopes}

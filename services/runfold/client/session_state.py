@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from runfold.printable import shortened
 from runfold_schemas.errors import InvalidEventError
 
 
@@ -32,12 +33,25 @@ def check_state(delta: Mapping[str, Any], *, field: str = "state_delta", index: 
             survives = json.loads(json.dumps(value, allow_nan=False)) == value
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidEventError(
-                f"{field}: the value of {key!r} is not JSON: {error}", field=f"{field}.{key}", index=index
+                f"{field}: the value of {_quoted(key)} is not JSON: {error}",
+                field=f"{field}.{key}",
+                index=index,
             ) from error
         if not survives:
             raise InvalidEventError(
-                f"{field}: the value of {key!r} would change on its way through JSON: use lists, string keys"
-                " and finite numbers",
+                f"{field}: the value of {_quoted(key)} would change on its way through JSON: use lists,"
+                " string keys and finite numbers",
                 field=f"{field}.{key}",
                 index=index,
             )
+
+
+def checked_state_key(key: str, prefix: str) -> str:
+    """The key, if it begins with the prefix of its scope. Otherwise raises `InvalidEventError`."""
+    if not key.startswith(prefix):
+        raise InvalidEventError(f"key: {_quoted(key)} does not begin with {prefix!r}", field="key")
+    return key
+
+
+def _quoted(key: str) -> str:
+    return shortened(repr(key))

@@ -10,7 +10,7 @@ from runfold.documents.fields import CreationId, Expiring
 from runfold.http.requests import RequestBody
 from runfold_projections.memory import BankRecord, MemoryRecord, Revision
 from runfold_schemas.codec import first_fault
-from runfold_schemas.data import DisplayName, Labels
+from runfold_schemas.data import DisplayName, Items, Labels
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import (
     FACT_LENGTH_MAX,
@@ -53,7 +53,7 @@ class CreateMemory(Expiring):
     event_id: CreationId = None
     fact: Fact
     scope: Scope
-    topics: tuple[MemoryTopic, ...] = ()
+    topics: Items[MemoryTopic] = ()
     metadata: Metadata = Field({})
     display_name: DisplayName | None = None
     description: str | None = None
@@ -75,7 +75,7 @@ class UpdateMemory(Expiring):
     """
 
     fact: Fact | None = None
-    topics: tuple[MemoryTopic, ...] | None = None
+    topics: Items[MemoryTopic] | None = None
     metadata: Metadata | None = None
     display_name: DisplayName | None = None
     description: str | None = None
@@ -125,7 +125,7 @@ class MemoryDocument(BaseModel):
     memory_id: str
     fact: str
     scope: dict[str, str]
-    topics: tuple[MemoryTopic, ...]
+    topics: Items[MemoryTopic]
     metadata: Metadata
     display_name: str | None
     description: str | None
@@ -199,7 +199,7 @@ class RevisionDocument(BaseModel):
     fact: str = Field(description='"" after a deletion.')
     memory: Memory | None = Field(description="The whole memory. Null after a deletion.")
     labels: dict[str, str]
-    extracted: tuple[ExtractedMemory, ...] = Field(
+    extracted: Items[ExtractedMemory] = Field(
         description="The facts that were extracted from a conversation and led to this change."
     )
     rolled_back_to: str | None

@@ -4,6 +4,7 @@ import logging
 
 from runfold.embeddings.embedder import Embedder
 from runfold.embeddings.local import LocalEmbedder
+from runfold.secret_urls import revealed
 from runfold.settings import Settings
 from runfold_schemas.errors import ConfigurationError
 
@@ -17,7 +18,7 @@ def embedder_of(settings: Settings) -> Embedder:
     Raises `ConfigurationError` if a package for it is missing.
     """
     if settings.embedding_url is not None:
-        return _endpoint(settings.embedding_url, settings)
+        return _endpoint(revealed(settings.embedding_url), settings)
     if settings.embedding_api_key is not None:
         _log.warning(
             "RUNFOLD_EMBEDDING_API_KEY has no effect: RUNFOLD_EMBEDDING_URL is not set, so the model on this"

@@ -84,7 +84,7 @@ class LocalEmbedder:
 
     def _minilm(self) -> "MiniLM":
         if self._loaded is None:
-            self._loaded = import_module("runfold.embeddings.minilm").MiniLM()
+            self._loaded = import_module("runfold.embeddings.minilm").load()
         return self._loaded
 
 

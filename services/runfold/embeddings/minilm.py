@@ -6,6 +6,7 @@ beside this file is the model's own, unchanged (sentence-transformers/all-MiniLM
 """
 
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,12 @@ from runfold.embeddings.embedder import Vectors
 _VOCABULARY: Final = Path(__file__).with_name("vocabulary.txt")
 _TOKENS_MAX: Final = 256
 """The length for which the model was trained. It accepts 512 tokens, with no better results."""
+
+
+@cache
+def load() -> "MiniLM":
+    """The model of this process, read from its files once."""
+    return MiniLM()
 
 
 class MiniLM:

@@ -15,6 +15,9 @@ import numpy as np
 from pydantic import BaseModel, FiniteFloat, SecretStr, ValidationError
 
 from runfold.embeddings.embedder import Vectors, embeddable
+from runfold.secret_urls import without_secrets
+from runfold.telemetry import outages
+from runfold.telemetry.request_times import EMBEDDING_MODEL, REQUEST_TIMES
 from runfold_schemas.errors import ConfigurationError, UnavailableError
 
 _SERVER: Final = "The embedding endpoint"
@@ -90,14 +93,23 @@ class OpenAICompatibleEmbedder:
         return await self._attempt(batch)
 
     async def _attempt(self, batch: list[str]) -> bytes:
+        with REQUEST_TIMES.measured(EMBEDDING_MODEL, "embed"):
+            return await self._post(batch)
+
+    async def _post(self, batch: list[str]) -> bytes:
         try:
             response = await self._open_client().post(self._url, json={**self._parameters, "input": batch})
         except httpx.HTTPError as error:
-            raise UnavailableError(_SERVER, reason=str(error) or type(error).__name__) from error
+            reason = self._without_key(str(error)) or type(error).__name__
+            outages.failed(_SERVER, reason)
+            raise UnavailableError(_SERVER, reason=reason) from error
         if response.is_success:
+            outages.answered(_SERVER)
             return response.content
         detail = self._without_key(f"HTTP {response.status_code}: {response.text}")[:_DETAIL_MAX]
         if _may_pass(response.status_code):
+            # An answer may repeat the texts.
+            outages.failed(_SERVER, f"HTTP {response.status_code}")
             raise UnavailableError(_SERVER, reason=detail)
         settings = _SETTINGS_BY_STATUS.get(response.status_code, "the RUNFOLD_EMBEDDING_ settings")
         raise ConfigurationError(f"the embedding endpoint refused the request, check {settings}: {detail}")
@@ -110,8 +122,9 @@ class OpenAICompatibleEmbedder:
 
     def _without_key(self, text: str) -> str:
         """`text` without the API key, because some endpoints repeat a wrong key, and errors are
-        logged.
+        logged. The endpoint's URL may contain one too.
         """
+        text = without_secrets(text)
         return text.replace(self._api_key, "***") if self._api_key else text
 
     def _vectors(self, body: bytes, *, count: int) -> Vectors:
@@ -155,7 +168,8 @@ def _endpoint(url: str) -> httpx.URL:
     try:
         return httpx.URL(f"{url.rstrip('/')}/embeddings")
     except httpx.InvalidURL as error:
-        raise ConfigurationError(f"RUNFOLD_EMBEDDING_URL is not a URL: {error}") from error
+        reason = without_secrets(str(error))
+        raise ConfigurationError(f"RUNFOLD_EMBEDDING_URL is not a URL: {reason}") from None
 
 
 def _space(model: str, url: httpx.URL, dimensions: int | None) -> str:

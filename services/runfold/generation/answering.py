@@ -7,12 +7,12 @@ id, so each counts once, however often it is forwarded.
 """
 
 import asyncio
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from runfold.client.appender import Appender
 from runfold.client.memories import Memories
 from runfold.client.memory import NearestMemory
+from runfold.encryption.subjects import subject_of_scope
 from runfold.generation.changes import Change, change_of
 from runfold.generation.consolidation import FindNearby, consolidate
 from runfold.generation.model import MemoryModel
@@ -30,6 +31,7 @@ from runfold_schemas.codec import first_fault, new_data
 from runfold_schemas.errors import BankNotFoundError, InvalidEventError, MemoryChangedError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.memories import (
+    GENERATION_LOG_PREFIX,
     GenerationRequested,
     MemoriesGenerated,
     MemoryCreated,
@@ -39,9 +41,6 @@ from runfold_schemas.memories import (
 
 _IDS: Final = uuid.UUID("9d1f6a52-6a0e-5b0e-9a55-0b6f5f3f7c11")
 """The namespace of derived ids, which are the same in every process."""
-
-_RUN: Final = "memories-"
-_RUN_ID: Final = re.compile(rf"{_RUN}[0-9a-f]{{8}}-(?:[0-9a-f]{{4}}-){{3}}[0-9a-f]{{12}}")
 
 _ROUNDS_MAX: Final = 5
 """How often facts are consolidated, if others keep changing the same memories meanwhile."""
@@ -110,14 +109,7 @@ def answer_id(trigger: AnyEvent) -> str:
 
 def log_run_id(*parts: str) -> str:
     """The id of a run that is the log of a generation; the same for the same parts."""
-    return _RUN + derived_id("run", *parts)
-
-
-def is_generation_log(run_id: str) -> bool:
-    """Whether the run with this id is the log of a generation. From such runs no memories are
-    generated when they are completed.
-    """
-    return _RUN_ID.fullmatch(run_id) is not None
+    return GENERATION_LOG_PREFIX + derived_id("run", *parts)
 
 
 def trigger_options(
@@ -167,29 +159,29 @@ class Answers:
         self, bank_id: str, scope: Mapping[str, str], facts: Sequence[NewFact], options: GenerationOptions
     ) -> list[ChangedMemory]:
         """Changes memories without a model and without a log: the changes are events of no run."""
-        done: list[ChangedMemory] = []
+        done = _Done(facts)
         async with self._lock(bank_id, scope):
             for _ in range(_ROUNDS_MAX):
                 bank = await self._memories.bank(bank_id)
                 changes = await self._changes(bank, scope, facts, options, model=None)
                 refusals = await self._memories.change_all(changes)
                 outcomes = list(zip(changes, refusals, strict=True))
-                done += _accepted_changes(outcomes)
+                done.add(outcomes)
                 if not (facts := _refused_facts(outcomes, facts)):
-                    return done
+                    return done.in_order()
         raise MemoryChangedError(bank_id, _refused_memory_id(outcomes))
 
     async def answer(self, trigger: Trigger, facts: Sequence[NewFact]) -> list[ChangedMemory]:
         """Answers a trigger. When this returns, the answer is in the trigger's log."""
-        data, done = trigger.data, []
+        data, done = trigger.data, _Done(facts)
         async with self._lock(data.bank_id, data.scope):
             for _ in range(_ROUNDS_MAX):
                 bank = await self.bank(trigger)
                 changes = await self._changes(bank, data.scope, facts, trigger.options, model=self._model)
                 outcomes = await self._forward(trigger, await _publish_answer(trigger, changes))
-                done += _accepted_changes(outcomes)
+                done.add(outcomes)
                 if not (facts := _refused_facts(outcomes, facts)):
-                    return done
+                    return done.in_order()
                 trigger = await _publish_retry(trigger, facts)
         raise MemoryChangedError(data.bank_id, _refused_memory_id(outcomes))
 
@@ -262,7 +254,8 @@ async def give_up(trigger: Trigger, error: Exception) -> None:
         trigger=trigger.event.event_id,
         error=str(error)[:1000],
     )
-    await trigger.appender.append(failed, event_id=answer_id(trigger.event), late=True)
+    subject = subject_of_scope(trigger.data.bank_id, trigger.data.scope)
+    await trigger.appender.append(failed, event_id=answer_id(trigger.event), late=True, subject=subject)
 
 
 def _checked(kind: TypeAdapter[CheckedT], value: Any) -> CheckedT:
@@ -315,8 +308,26 @@ async def _publish_retry(trigger: Trigger, facts: Sequence[NewFact]) -> Trigger:
     return Trigger(trigger.appender, event, trigger.offset)
 
 
-def _accepted_changes(outcomes: Outcomes) -> list[ChangedMemory]:
-    return [_changed_memory(change) for change, refused in outcomes if refused is None]
+class _Done:
+    """The accepted changes of a generation. Their order is that of the facts that they follow
+    from.
+    """
+
+    def __init__(self, facts: Sequence[NewFact]) -> None:
+        self._indexes = {fact.text: index for index, fact in reversed(list(enumerate(facts)))}
+        self._changes: list[tuple[int, ChangedMemory]] = []
+
+    def add(self, outcomes: Outcomes) -> None:
+        self._changes += [
+            (self._index(change), _changed_memory(change)) for change, refused in outcomes if refused is None
+        ]
+
+    def in_order(self) -> list[ChangedMemory]:
+        return [change for _, change in sorted(self._changes, key=itemgetter(0))]
+
+    def _index(self, change: Change) -> int:
+        last = len(self._indexes)
+        return min((self._indexes.get(each.fact, last) for each in change.extracted), default=last)
 
 
 def _changed_memory(change: Change) -> ChangedMemory:

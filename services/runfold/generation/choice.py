@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from runfold.generation.model import MemoryModel
+from runfold.secret_urls import revealed
 from runfold.settings import Settings
 from runfold_schemas.errors import ConfigurationError
 
@@ -24,5 +25,6 @@ async def chosen_model(settings: Settings) -> AsyncIterator[MemoryModel | None]:
             "RUNFOLD_GENERATION_MODEL is set, and the packages for models are not installed:"
             " run pip install 'runfold[generation]'"
         ) from error
-    async with connect_model(settings.generation_model, url=settings.generation_url) as model:
+    url = revealed(settings.generation_url) if settings.generation_url is not None else None
+    async with connect_model(settings.generation_model, url=url) as model:
         yield model

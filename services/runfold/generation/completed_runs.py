@@ -15,20 +15,20 @@ from typing import Final, NoReturn, Self
 from runfold.client.memories import Memories
 from runfold.client.runfold import Runfold
 from runfold.client.sessions import Sessions
-from runfold.generation.answering import derived_id, is_generation_log, log_run_id, trigger_options
+from runfold.generation.answering import derived_id, log_run_id, trigger_options
 from runfold.generation.logs import open_log
 from runfold.generation.options import GenerationOptions
 from runfold.generation.trigger_runner import TriggerRunner
-from runfold.log.catalog_group import Entry, catalog_group
+from runfold.log.catalog_group import CatalogRecord, catalog_group
 from runfold.log.driver import kafka_errors
 from runfold.log.reader import LogGoneError
 from runfold.settings import Settings
 from runfold_projections.memory import BankRecord
 from runfold_schemas.catalog import Life
-from runfold_schemas.codec import new_data
+from runfold_schemas.codec import UnreadableBatch, new_data
 from runfold_schemas.errors import InvalidEventError, RunEndedError, RunfoldError, SessionNotFoundError
-from runfold_schemas.memories import GenerationRequested
-from runfold_schemas.runs import RunFailed
+from runfold_schemas.memories import GenerationRequested, is_generation_log
+from runfold_schemas.runs import RunFailed, RunOpened
 
 _GROUP: Final = "generation"
 
@@ -58,31 +58,31 @@ class CompletedRuns:
     async def _watch(self) -> NoReturn:
         while True:
             try:
-                self._runner.generator()
+                log = self._runner.generator().runfold.connection.settings
                 with kafka_errors():
                     async with catalog_group(
-                        self._settings.log(),
+                        log,
                         _GROUP,
                         member_id=self._settings.worker_id,
                         session_timeout_seconds=self._settings.session_timeout_seconds,
                         on_assigned=_ignore_assignment,
-                        on_entries=self._publish_triggers,
-                    ):
-                        await asyncio.Event().wait()
+                        on_records=self._publish_triggers,
+                    ) as failed:
+                        await failed
             except RunfoldError as error:
                 _log.info("completed runs cannot be read yet: %s", error)
             except Exception:  # noqa: BLE001  # after any error, a later attempt may succeed
                 _log.exception("completed runs cannot be read yet")
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _publish_triggers(self, entries: Sequence[Entry]) -> None:
+    async def _publish_triggers(self, records: Sequence[CatalogRecord], _: Sequence[UnreadableBatch]) -> None:
         """Returns when for every run that ended, and for each bank that names its agent, a trigger
         is in a log.
         """
         ended = [
             entry
-            for entry, _ in entries
-            if isinstance(entry, Life)
+            for record in records
+            if isinstance(entry := record.entry, Life)
             and entry.ended
             and not entry.deleted
             and not is_generation_log(entry.run_id)
@@ -120,8 +120,8 @@ class CompletedRuns:
     async def _publish(self, bank: BankRecord, life: Life) -> None:
         generator = self._runner.generator()
         runfold = generator.runfold
-        end = await _completed_at(runfold, life)
-        if end is None:
+        part = await _own_part(runfold, life)
+        if part is None:
             return
         name = ("run_completed", bank.created_by, life.log_id)
         run = await open_log(runfold, bank_id=bank.bank_id, run_id=log_run_id(*name), kind="run_completed")
@@ -130,8 +130,8 @@ class CompletedRuns:
                 GenerationRequested,
                 bank_id=bank.bank_id,
                 scope=_scope(life, await _user(generator.sessions, life)),
-                first_offset=0,
-                end_offset=end,
+                first_offset=part.start,
+                end_offset=part.stop,
                 reason="run_completed",
                 options=trigger_options(
                     GenerationOptions(), run_id=life.run_id, bank_created_by=bank.created_by
@@ -159,13 +159,20 @@ async def _banks(memories: Memories) -> list[BankRecord]:
             return banks
 
 
-async def _completed_at(runfold: Runfold, life: Life) -> int | None:
-    """The offset at which the run was completed; None if it ended otherwise, or was deleted."""
+async def _own_part(runfold: Runfold, life: Life) -> range | None:
+    """The offsets up to the completion of the run, in a fork without the copies. None if the run
+    ended otherwise, or was deleted.
+    """
+    begin = 0
     try:
         async for admitted in runfold.connection.log_of(life).history():
             event = admitted.event
-            if admitted.outcome == "accepted" and event is not None and event.type == "run_completed":
-                return admitted.record.offset
+            if admitted.outcome != "accepted" or event is None:
+                continue
+            if isinstance(event.data, RunOpened) and event.data.forked_from is not None:
+                begin = 1 + event.data.forked_from.events
+            if event.type == "run_completed":
+                return range(begin, admitted.record.offset)
     except LogGoneError:
         pass
     return None

@@ -18,6 +18,7 @@ from runfold.client.memories import Memories
 from runfold.client.runfold import Runfold
 from runfold.client.session import EventSelection
 from runfold.client.sessions import Sessions
+from runfold.encryption.subjects import subject_of_scope
 from runfold.generation.answering import Answers, Trigger, give_up, log_run_id, trigger_options
 from runfold.generation.extraction import extract
 from runfold.generation.logs import KIND
@@ -95,7 +96,7 @@ class Generator:
         """
         options = options or GenerationOptions()
         bank = await self.memories.bank(bank_id)
-        scope = await self._scope(scope, source)
+        scope = await self.scope_of(scope, source)
         if isinstance(source, DirectFacts):
             _check_facts(source.facts)
             if self._model is None or options.disable_consolidation:
@@ -124,7 +125,10 @@ class Generator:
         """Completes a generation whose answer is in the log, in case that its process has died."""
         await self._answers.finish(trigger)
 
-    async def _scope(self, scope: Mapping[str, str] | None, source: Source) -> Mapping[str, str]:
+    async def scope_of(self, scope: Mapping[str, str] | None, source: Source) -> Mapping[str, str]:
+        """The scope of the memories that `generate` would make. Raises `SessionNotFoundError`, and
+        `InvalidEventError` if there is none.
+        """
         if scope:
             return scope
         if not isinstance(source, SessionSource):
@@ -191,7 +195,8 @@ async def publish_trigger(
         case DirectFacts():
             facts = source.facts
         case Contents():
-            positions = await run.append_batch([content_event(content) for content in source.contents])
+            events = [content_event(content) for content in source.contents]
+            positions = await run.append_batch(events, subject=subject_of_scope(bank.bank_id, scope))
             if positions:
                 first, end = positions[0].offset, positions[-1].offset + 1
         case SessionSource():

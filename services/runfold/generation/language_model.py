@@ -24,12 +24,18 @@ from pydantic_ai.settings import ModelSettings
 
 from runfold.generation.model import Action, Actions, Findings, Found
 from runfold.generation.prompts import CONSOLIDATE, question
+from runfold.secret_urls import without_secrets
+from runfold.telemetry import outages
+from runfold.telemetry.request_times import LANGUAGE_MODEL, REQUEST_TIMES
+from runfold.token_notes import note_tokens
 from runfold_schemas.errors import (
     ConfigurationError,
     GenerationFailedError,
     RunfoldError,
     UnavailableError,
 )
+
+_SERVER: Final = "The model"
 
 ANSWER_SECONDS: Final = 120.0
 """The longest time for one question, with all retries."""
@@ -88,8 +94,9 @@ def _model(name: str, url: str | None) -> Model:
     except ConfigurationError:
         raise
     except Exception as error:  # nothing is asked yet, so every error is one of configuration
+        reason = without_secrets(str(error))
         raise ConfigurationError(
-            f"RUNFOLD_GENERATION_MODEL is {name!r}, and this model cannot be used: {error}"
+            f"RUNFOLD_GENERATION_MODEL is {name!r}, and this model cannot be used: {reason}"
         ) from error
 
 
@@ -110,13 +117,25 @@ def _agent(model: Model, answer: type[AnswerT], settings: ModelSettings) -> Agen
 
 async def _ask(agent: Agent[Any, AnswerT], prompt: str, instructions: str) -> AnswerT:
     try:
-        return (await agent.run(prompt, instructions=instructions)).output
+        with REQUEST_TIMES.measured(LANGUAGE_MODEL, "ask"):
+            answer = await agent.run(prompt, instructions=instructions)
     except ModelAuthenticationError as error:
         # A provider's message repeats the refused key, and errors are stored in logs. So the
         # provider's error is not chained.
         raise _key_refused(error) from None
     except AgentRunError as error:
-        raise _translated(error) from error
+        translated = _translated(error)
+        if isinstance(translated, UnavailableError):
+            # An answer may repeat the conversation.
+            outages.failed(_SERVER, _kind(error))
+        raise translated from error
+    outages.answered(_SERVER)
+    note_tokens(answer.usage.total_tokens)
+    return answer.output
+
+
+def _kind(error: AgentRunError) -> str:
+    return f"HTTP {error.status_code}" if isinstance(error, ModelHTTPError) else type(error).__name__
 
 
 def _key_refused(error: ModelAuthenticationError) -> ConfigurationError:
@@ -136,11 +155,11 @@ def _translated(error: AgentRunError) -> RunfoldError:
         case ModelContextWindowExceededError() | ModelRequestRejectedError() | UnexpectedModelBehavior():
             return GenerationFailedError(f"the model has no answer: {_message(error)}")
         case ModelAPIError():
-            return UnavailableError("The model", reason=_message(error))
+            return UnavailableError(_SERVER, reason=_message(error))
         case _:
             return GenerationFailedError(f"the model has no answer: {_message(error)}")
 
 
 def _message(error: AgentRunError) -> str:
     """The error's message on one line, cut to a length that can be stored."""
-    return " ".join(str(error).split())[:500]
+    return " ".join(without_secrets(str(error)).split())[:500]

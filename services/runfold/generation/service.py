@@ -62,6 +62,16 @@ class Generation:
     async def __aexit__(self, *exc_info: object) -> None:
         await self._stack.aclose()
 
+    @property
+    def model(self) -> MemoryModel | None:
+        """The language model, None if the settings name none. It is known inside the block."""
+        return self._model
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a trigger is at work, or will be due."""
+        return self._model is not None and self._runner.is_busy
+
     def generator(self) -> Generator:
         """The generator of the current connection. Raises `UnavailableError` if there is none."""
         runfold = self._runfold()

@@ -11,11 +11,14 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from pydantic import ValidationError
 
-from runfold.client.appender import Position
+from runfold.client.appender import Appender, Position
+from runfold.client.runfold import Runfold
+from runfold.encryption.subjects import subject_of_scope
 from runfold.generation.answering import derived_id, log_run_id
 from runfold.generation.generator import content_event
 from runfold.generation.logs import open_log
@@ -25,7 +28,7 @@ from runfold.generation.trigger_runner import TriggerRunner
 from runfold.generation.triggers import STREAM, StreamSettings, TriggerRule, due
 from runfold_projections.memory import BankRecord
 from runfold_schemas.codec import first_fault, new_data
-from runfold_schemas.errors import InvalidEventError, RejectedError, UnavailableError
+from runfold_schemas.errors import InvalidEventError, InvalidIdError, RejectedError, UnavailableError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.runs import RunLabeled
 
@@ -70,7 +73,7 @@ class IngestStreams:
         events = [_event(log, content) for content in contents]
         if rule or options or log.state.settings is None:
             await _update_settings(log, bank, scope, rule=rule, default_rule=default_rule, options=options)
-        positions = await log.appender.append_batch(events)
+        positions = await log.appender.append_batch(events, subject=subject_of_scope(bank_id, scope))
         await log.catch_up()
         if force_flush or due(log.state, log.state.content_at) == "flush":
             try:
@@ -85,19 +88,33 @@ class IngestStreams:
 
     async def _log(self, bank: BankRecord, scope: Mapping[str, str], stream_id: str) -> TriggerLog:
         runfold = self._runner.generator().runfold
-        run_id = stream_run_id(bank.created_by, scope, stream_id)
-        run = await open_log(runfold, bank_id=bank.bank_id, run_id=run_id, kind="stream")
+        run = await _open_stream(runfold, bank, scope, stream_id)
         log = self._runner.trigger_log_of(run.life)
         if not log.state.next_offset:
             await log.catch_up()
         return log
 
 
-def stream_run_id(bank_created_by: str, scope: Mapping[str, str], stream_id: str) -> str:
+async def _open_stream(
+    runfold: Runfold, bank: BankRecord, scope: Mapping[str, str], stream_id: str
+) -> Appender:
+    for number in count():
+        run_id = stream_run_id(bank.created_by, scope, stream_id, number)
+        try:
+            return await open_log(runfold, bank_id=bank.bank_id, run_id=run_id, kind="stream")
+        except InvalidIdError as error:
+            # The log was deleted, for example with its user, and its id is not used again.
+            if error.name != "run_id":
+                raise
+    raise AssertionError("there are endlessly many numbers")
+
+
+def stream_run_id(bank_created_by: str, scope: Mapping[str, str], stream_id: str, number: int = 0) -> str:
     """The id of the run that is the stream's log, for the bank that was created by this event. The
-    run exists if something was ingested.
+    run exists if something was ingested. `number` counts the logs before that were deleted.
     """
-    return log_run_id(bank_created_by, stream_id, json.dumps(scope, sort_keys=True))
+    numbered = [str(number)] if number else []
+    return log_run_id(bank_created_by, stream_id, json.dumps(scope, sort_keys=True), *numbered)
 
 
 def _event(log: TriggerLog, content: StreamContent) -> AnyEvent:
@@ -133,7 +150,8 @@ async def _update_settings(
         document = settings.model_dump(mode="json", exclude_unset=True)
         labeled = new_data(RunLabeled, labels={}, metadata={STREAM: document})
         with suppress(RejectedError):
-            await log.appender.append(labeled, expected_offset=state.last_offset)
+            subject = subject_of_scope(bank.bank_id, scope)
+            await log.appender.append(labeled, expected_offset=state.last_offset, subject=subject)
             return
 
 

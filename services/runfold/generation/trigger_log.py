@@ -7,7 +7,7 @@ from runfold.generation.answering import Trigger, give_up, trigger_options
 from runfold.generation.generator import Generator
 from runfold.generation.triggers import Reason, StreamState, apply, first_offset
 from runfold.log.reader import read
-from runfold_projections.admission import Admission
+from runfold_projections.admission import Admission, Admitted
 from runfold_schemas.codec import new_data
 from runfold_schemas.errors import ConfigurationError, NoModelError, RejectedError, RunfoldError
 from runfold_schemas.memories import GenerationRequested
@@ -29,18 +29,25 @@ class TriggerLog:
         """When the log was last requested, by the monotonic clock."""
         self._reading = asyncio.Lock()
         self._admission = Admission(appender.run_id)
+        self._decided: list[Admitted] = []
+        """Records behind `state`. If they cannot be revealed now, a later read does so."""
         self._topic = generator.runfold.connection.topics.run(appender.run_id, appender.life.log_id)
 
     async def catch_up(self) -> StreamState:
         """Reads new records, and returns the state. Raises `UnavailableError`."""
         async with self._reading:
-            begin = self.state.next_offset
+            self._admission.skipped = await self.appender.log.skips()
+            begin, connection = self.state.next_offset, self.generator.runfold.connection
             async for records in read(
-                self.generator.runfold.connection.settings, self._topic, first_offset=begin
+                connection.settings, self._topic, first_offset=begin, segments=connection.catalog.segments
             ):
                 for record in records:
-                    if record.offset >= self.state.next_offset:
-                        self.state = apply(self.state, self._admission.admit(record))
+                    decided_to = self._decided[-1].record.offset + 1 if self._decided else 0
+                    if record.offset >= max(decided_to, self.state.next_offset):
+                        self._decided.append(self._admission.admit(record))
+                for admitted in await self.appender.log.revealed(self._decided):
+                    self.state = apply(self.state, admitted)
+                self._decided.clear()
         return self.state
 
     async def trigger(self, reason: Reason) -> bool:

@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import Final, Self
 
 from runfold.client.runfold import Runfold
-from runfold.generation.answering import is_generation_log
 from runfold.generation.generator import Generator
 from runfold.generation.trigger_log import TriggerLog
 from runfold.generation.triggers import Reason, due, due_at
@@ -29,6 +28,7 @@ from runfold_schemas.errors import (
     RunfoldError,
     UnavailableError,
 )
+from runfold_schemas.memories import GENERATION_LOG_PREFIX, is_generation_log
 from runfold_schemas.runs import RunCompleted
 
 SWEEP_SECONDS: Final = 10.0
@@ -81,6 +81,7 @@ class TriggerRunner:
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(_AT_ONCE_MAX)
         self._stopping = asyncio.Event()
+        self._has_read_logs = False
         self._scheduling: asyncio.Task[None]
         self._sweeping: asyncio.Task[None]
 
@@ -97,6 +98,13 @@ class TriggerRunner:
         for task in pending:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a trigger is at work, or will be due without any new content. Before the logs
+        have been read for the first time, this is not known.
+        """
+        return not self._has_read_logs or bool(self._running) or any(map(self._has_work, self._logs.values()))
 
     def trigger_log_of(self, life: Life) -> TriggerLog:
         """The log of a generation's run, which is kept in memory for some time. Raises
@@ -146,6 +154,12 @@ class TriggerRunner:
 
     def _is_at_work(self, log: TriggerLog) -> bool:
         return log.appender.run_id in self._running or log.answering.locked()
+
+    def _has_work(self, log: TriggerLog) -> bool:
+        state = log.state
+        is_unfinished = not state.is_stream and not state.has_ended and state.answered_at is not None
+        is_pending = due_at(state) is not None or due(state, _now()) is not None
+        return log.answering.locked() or state.unanswered is not None or is_unfinished or is_pending
 
     def _is_idle(self, log: TriggerLog) -> bool:
         """Whether the log is a stream without anything to do, which was not used lately."""
@@ -221,6 +235,7 @@ class TriggerRunner:
     async def _sweep_and_log_errors(self) -> None:
         try:
             await self._sweep()
+            self._has_read_logs = True
         except NoModelError:
             pass  # this process cannot answer anything
         except UnavailableError as error:
@@ -230,11 +245,10 @@ class TriggerRunner:
 
     async def _sweep(self) -> None:
         runfold = self._current_generator().runfold
-        await runfold.connection.catalog.follow_all()
         open_logs = {
             runfold.connection.topics.run(life.run_id, life.log_id): life
-            for life in runfold.connection.catalog.lives()
-            if is_generation_log(life.run_id) and not life.ended and not life.deleted
+            for life in await runfold.connection.catalog.open_lives(GENERATION_LOG_PREFIX)
+            if is_generation_log(life.run_id)
         }
         ended = self._logs.keys() - {life.run_id for life in open_logs.values()} - self._running.keys()
         for run_id in ended:
@@ -242,7 +256,8 @@ class TriggerRunner:
         if not open_logs:
             return
         self._read_to = {topic: end for topic, end in self._read_to.items() if topic in open_logs}
-        async with LogEnds.connect(runfold.connection.settings) as ends:
+        segments = runfold.connection.catalog.segments
+        async with LogEnds.connect(runfold.connection.settings, segments=segments) as ends:
             end = await ends.ends(open_logs)
         await self._read_logs(
             life for topic, life in open_logs.items() if end[topic] > self._read_to.get(topic, 0)

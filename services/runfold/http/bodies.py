@@ -1,34 +1,46 @@
-"""A request's body: reading it up to a limit, and parsing the objects in it.
+"""A request's body: reading it up to a limit, and its JSON value.
 
 A route reads its body itself, or declares it as a model and is a `JsonRoute`. Integers have any
 size and keep every digit. NaN and Infinity are not JSON, so they are refused like any broken text.
+
+No body may take much memory, or hold up other requests while it is decoded, because Python decodes
+JSON in one step. So the outline of a text is read first, and a text with too many values is not
+decoded.
 """
 
+import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from pydantic_core import from_json
 
 from runfold_schemas.errors import InvalidEventError
+from runfold_schemas.outline import CHUNK_BYTES, DEPTH_MAX, Outline, chunks_of
 from runfold_schemas.topics import RECORD_BYTES_MAX
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 
-BODY_BYTES_MAX: Final = 4 * RECORD_BYTES_MAX
-"""The longest body that becomes records. JSON may be several times longer than its record, because
-of escapes and spaces.
+BATCH_BYTES_MAX: Final = 4 * RECORD_BYTES_MAX
+"""The longest body of several events. JSON may be several times longer than its record, because of
+escapes and spaces.
 """
+
+DOCUMENT_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
+"""The longest JSON text that is decoded in one step, which takes up to 85 ms."""
 
 COMMAND_BYTES_MAX: Final = 1024 * 1024
 """The longest body that opens a run, changes its status, or changes a session."""
 
-_LINE = re.compile(r" at line (\d+) column \d+$")
+VALUES_MAX: Final = 200_000
+"""The most values of a JSON text that is decoded in one step: 40 MB and 60 ms at the worst."""
+
+_POSITION = re.compile(r" at line (\d+) column (\d+)$")
 
 
 @dataclass(frozen=True)
@@ -39,13 +51,6 @@ class ItemLocation:
 
     line: int | None = None
     index: int | None = None
-
-
-class Item(NamedTuple):
-    """One object of a body."""
-
-    fields: dict[str, Any]
-    location: ItemLocation
 
 
 class InvalidItemError(InvalidEventError):
@@ -63,12 +68,12 @@ async def read_body(request: Request, *, bytes_max: int) -> bytes:
     """The whole body. Answers 413 if more than `bytes_max` bytes are announced or received."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > bytes_max:
-        raise _too_large(bytes_max)
+        raise too_long(bytes_max)
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > bytes_max:
-            raise _too_large(bytes_max)
+            raise too_long(bytes_max)
     return bytes(body)
 
 
@@ -77,23 +82,28 @@ class JsonRoute(APIRoute):
     it, and FastAPI validates the value.
     """
 
+    allows_nan = False
+    """Whether NaN and Infinity are left to the model, which names their field."""
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
 
         async def handle_read(request: Request) -> Response:
-            return await handle(_ReadRequest(request, await read_body(request, bytes_max=BODY_BYTES_MAX)))
+            body = await read_body(request, bytes_max=DOCUMENT_BYTES_MAX)
+            # Parsed here, because FastAPI would replace an error that `json` raises.
+            value = await parse_json(body, allow_inf_nan=self.allows_nan) if body else None
+            return await handle(_ReadRequest(request, body, value))
 
         return handle_read
 
 
 class _ReadRequest(Request):
-    def __init__(self, request: Request, body: bytes) -> None:
+    def __init__(self, request: Request, body: bytes, value: Any) -> None:
         super().__init__(request.scope, request.receive)
         self._bytes = body
-        # Parsed here, because FastAPI would replace an error that `json` raises.
-        self._value = parse_json(body) if body else None
+        self._value = value
 
     async def body(self) -> bytes:
         return self._bytes
@@ -112,57 +122,75 @@ def read_media_type(request: Request, *, allowed: tuple[str, ...]) -> str:
     return name
 
 
-def parse_items(body: bytes, media_type: str) -> list[Item]:
-    """The objects of a body: one, an array of them, or NDJSON. Raises `InvalidEventError` naming
-    the line or the index.
+async def parse_json(body: bytes, *, allow_inf_nan: bool = False) -> Any:
+    """The JSON value in `body`. Raises `InvalidItemError` naming the line at which it breaks.
+    Answers 413 if it is too long or has too many values.
     """
-    items = list(_parse_lines(body)) if media_type == NDJSON else _split(parse_json(body))
-    if not items:
-        raise InvalidEventError("the batch is empty: there is no event in it")
-    return items
+    if len(body) > DOCUMENT_BYTES_MAX:
+        raise too_long(DOCUMENT_BYTES_MAX)
+    await read_outline(body)
+    value = decode_json(body, allow_inf_nan=allow_inf_nan)
+    if len(body) > CHUNK_BYTES:
+        await asyncio.sleep(0)
+    return value
 
 
-def parse_json(body: bytes) -> Any:
-    """The JSON value in `body`. Raises `InvalidItemError` naming the line at which it breaks."""
+async def read_outline(text: bytes, *, depth_max: int = DEPTH_MAX) -> int:
+    """The number of values in the text, as an `Outline` has it. Answers 413 for too many values.
+    Raises `InvalidEventError` for a text that is nested too deep.
+    """
+    outline = Outline()
+    for chunk in chunks_of(text):
+        outline.feed(chunk)
+        if outline.values > VALUES_MAX:
+            raise too_many_values()
+        if outline.depth_max > depth_max:
+            raise too_deep()
+        if len(text) > len(chunk):
+            await asyncio.sleep(0)
+    return outline.values
+
+
+def decode_json(text: bytes, *, within: bytes = b"", begin: int = 0, allow_inf_nan: bool = False) -> Any:
+    """The JSON value in a text whose outline is known. If the text is part of another one, at
+    `begin`, the position in the error is that of the other. Raises `InvalidItemError`.
+    """
     try:
-        return from_json(body, allow_inf_nan=False)
+        return from_json(text, allow_inf_nan=allow_inf_nan)
     except ValueError as error:
-        broken = _LINE.search(str(error))
-        location = ItemLocation(line=int(broken[1]) if broken else 1)
-        raise InvalidItemError(f"broken JSON: {error}", location=location) from error
+        message, line = _positioned(str(error), within, begin)
+        raise InvalidItemError(f"broken JSON: {message}", location=ItemLocation(line=line)) from error
 
 
-def _split(value: Any) -> list[Item]:
-    if isinstance(value, list):
-        return [_item(each, ItemLocation(index=index)) for index, each in enumerate(value)]
-    if not isinstance(value, dict):
-        raise InvalidEventError("the body is neither an object nor an array of objects")
-    return [Item(value, ItemLocation())]
+def too_long(bytes_max: int) -> HTTPException:
+    """The answer to a body of more bytes than that."""
+    return too_large(f"the body is longer than {bytes_max:,} bytes")
 
 
-def _parse_lines(body: bytes) -> Iterator[Item]:
-    for number, line in enumerate(body.split(b"\n"), start=1):
-        if line.strip():
-            yield _item(_parse_line(line, number), ItemLocation(line=number))
-
-
-def _parse_line(line: bytes, number: int) -> Any:
-    try:
-        return from_json(line, allow_inf_nan=False)
-    except ValueError as error:
-        # The parser sees one line, so it always names line 1.
-        text = str(error).replace(" at line 1 column ", " at column ")
-        raise InvalidItemError(f"broken JSON: {text}", location=ItemLocation(line=number)) from error
-
-
-def _item(value: Any, location: ItemLocation) -> Item:
-    if not isinstance(value, dict):
-        raise InvalidItemError("this is not a JSON object", location=location)
-    return Item(value, location)
-
-
-def _too_large(bytes_max: int) -> HTTPException:
-    return HTTPException(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        f"the body is longer than {bytes_max:,} bytes: send several smaller ones",
+def too_many_values() -> HTTPException:
+    """The answer to JSON with more than `VALUES_MAX` values."""
+    return too_large(
+        f"the JSON has more than {VALUES_MAX:,} values and keys, where arrays and objects count twice"
     )
+
+
+def too_deep() -> InvalidEventError:
+    """The error of JSON with too many levels."""
+    return InvalidEventError(f"the JSON is nested deeper than {DEPTH_MAX} levels")
+
+
+def too_large(reason: str) -> HTTPException:
+    """The answer 413, which names the limit in `reason`."""
+    return HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{reason}: send several smaller ones")
+
+
+def _positioned(message: str, within: bytes, begin: int) -> tuple[str, int]:
+    """The parser's message with a position in the whole text, and the line."""
+    broken = _POSITION.search(message)
+    if broken is None:
+        return message, 1
+    line, column = int(broken[1]), int(broken[2])
+    if line == 1:
+        column += begin - within.rfind(b"\n", 0, begin) - 1
+    line += within.count(b"\n", 0, begin)
+    return f"{message[: broken.start()]} at line {line} column {column}", line

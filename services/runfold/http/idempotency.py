@@ -17,14 +17,17 @@ now. Only a process that remembers the key repeats its first answer, which is 20
 the `event_id` of a request for a session, a bank or a memory makes the request repeatable too. It
 comes before the key: no id is derived from the key then.
 
-A key belongs to one request: other processes take another body under the same key for a copy.
+A key belongs to one request: other processes take another body under the same key for a copy. API
+keys that are limited to agents or users do not share their `Idempotency-Key`s with others.
 """
 
+import asyncio
 import hashlib
 import json
+import time
 import uuid
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
@@ -34,21 +37,29 @@ from fastapi import Depends, Header, HTTPException, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 
+from runfold.http.authorisation import current_principal, is_limited
 from runfold.http.bodies import (
-    BODY_BYTES_MAX,
+    BATCH_BYTES_MAX,
     COMMAND_BYTES_MAX,
+    DOCUMENT_BYTES_MAX,
     JSON,
     NDJSON,
-    Item,
-    parse_items,
     parse_json,
     read_body,
     read_media_type,
 )
+from runfold.http.items import Item, parse_items
 from runfold.http.problems import Responses, problem
+from runfold.http.tenancy import Held, held_tenant
+from runfold_schemas.outline import chunks_of
 
 _NAMESPACE: Final = uuid.UUID("f05d7fc3-3b25-4a0c-93d5-0f2e1d2b8a61")
 _KEY_BYTES_MAX: Final = 255
+
+KEPT_SECONDS: Final = 600.0
+"""How long a process repeats its answer. Later the ids that are derived from the key still make the
+request count once. An answer may have data of a user who is erased meanwhile.
+"""
 
 IdempotencyKey = Annotated[
     str | None,
@@ -73,12 +84,25 @@ class RepeatableRequest:
     body: bytes
     media_type: str
     key: str | None
+    sender: tuple[str, ...] = ()
+    """The subject of a principal that is limited. Two of them may use one key for requests of their
+    own, so they get neither the same ids nor each other's answers.
+    """
 
-    def json(self) -> Any:
+    @classmethod
+    def of(cls, body: bytes, media_type: str, header: str | None) -> "RepeatableRequest":
+        """A request of the current principal with the key of this header. Answers 400 for a wrong
+        key.
+        """
+        principal = current_principal()
+        sender = (principal.subject,) if is_limited(principal) else ()
+        return cls(body, media_type, _parse_key(header), sender)
+
+    async def json(self) -> Any:
         """The body's JSON value. Raises `InvalidItemError` for broken JSON."""
-        return parse_json(self.body)
+        return await parse_json(self.body)
 
-    def items(self) -> list[Item]:
+    def items(self) -> AsyncIterator[Item]:
         """The body's objects. Raises `InvalidEventError`."""
         return parse_items(self.body, self.media_type)
 
@@ -89,7 +113,7 @@ class RepeatableRequest:
         if self.key is None:
             return None
         numbered = [] if index is None else [index]
-        return str(uuid.uuid5(_NAMESPACE, json.dumps([*names, self.key, *numbered])))
+        return str(uuid.uuid5(_NAMESPACE, json.dumps([*names, *self.sender, self.key, *numbered])))
 
     def creation_ids(
         self, kind: str, *place: str, resource_id: str | None, event_id: str | None
@@ -103,48 +127,75 @@ class RepeatableRequest:
             resource_id = self.derived_id(kind, *place)
         return CreationIds(resource_id, self.derived_id(f"{kind} created", *place, resource_id or ""))
 
-    def fingerprint(self, *parameters: str) -> bytes:
+    async def fingerprint(self, *parameters: str) -> bytes:
         """A digest by which two requests under one key differ."""
-        return hashlib.sha256(
-            json.dumps([self.media_type, *parameters]).encode() + b"\n" + self.body
-        ).digest()
+        digest = hashlib.sha256(json.dumps([self.media_type, *parameters]).encode() + b"\n")
+        for chunk in chunks_of(self.body):
+            digest.update(chunk)
+            if len(self.body) > len(chunk):
+                await asyncio.sleep(0)
+        return digest.digest()
 
 
 def _repeatable(*media_types: str, bytes_max: int) -> Any:
     async def read(request: Request, idempotency_key: IdempotencyKey = None) -> RepeatableRequest:
         media_type = read_media_type(request, allowed=media_types)
         body = await read_body(request, bytes_max=bytes_max)
-        return RepeatableRequest(body, media_type, _parse_key(idempotency_key))
+        return RepeatableRequest.of(body, media_type, idempotency_key)
 
     return Depends(read)
 
 
+async def repeatable_document(request: Request, key: str | None) -> RepeatableRequest:
+    """A JSON body with the `Idempotency-Key` of its header, for a route that takes other bodies as
+    well. Answers 415 for another media type.
+    """
+    media_type = read_media_type(request, allowed=(JSON,))
+    body = await read_body(request, bytes_max=DOCUMENT_BYTES_MAX)
+    return RepeatableRequest.of(body, media_type, key)
+
+
 async def _repeatable_model(request: Request, idempotency_key: IdempotencyKey = None) -> RepeatableRequest:
-    return RepeatableRequest(await request.body(), JSON, _parse_key(idempotency_key))
+    return RepeatableRequest.of(await request.body(), JSON, idempotency_key)
 
 
 RepeatableCommand = Annotated[RepeatableRequest, _repeatable(JSON, bytes_max=COMMAND_BYTES_MAX)]
 """A route's parameter: a small JSON body, which the route parses."""
 
-RepeatableDocument = Annotated[RepeatableRequest, _repeatable(JSON, bytes_max=BODY_BYTES_MAX)]
+RepeatableDocument = Annotated[RepeatableRequest, _repeatable(JSON, bytes_max=DOCUMENT_BYTES_MAX)]
 """A route's parameter: a JSON body, which the route parses."""
 
-RepeatableBatch = Annotated[RepeatableRequest, _repeatable(JSON, NDJSON, bytes_max=BODY_BYTES_MAX)]
+RepeatableBatch = Annotated[RepeatableRequest, _repeatable(JSON, NDJSON, bytes_max=BATCH_BYTES_MAX)]
 """A route's parameter: a body of one object or several."""
 
 RepeatableModel = Annotated[RepeatableRequest, Depends(_repeatable_model)]
 """A parameter of a `JsonRoute` that declares its body as a model."""
 
 
+_Name = tuple[Held | None, tuple[str, ...]]
+"""The tenant of a request, its path and its key."""
+
+
 class Replays:
     """The answers to the last keys of this process. The oldest key is forgotten first."""
 
-    def __init__(self, *, keys_max: int = 10_000, bytes_max: int = 64 * 1024 * 1024) -> None:
+    def __init__(
+        self,
+        *,
+        keys_max: int = 10_000,
+        bytes_max: int = 64 * 1024 * 1024,
+        seconds_max: float = KEPT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._seconds_max = seconds_max
+        self._clock = clock
         self._keys_max = keys_max
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._answered: OrderedDict[tuple[str, str], tuple[bytes, Response]] = OrderedDict()
-        self._in_progress: dict[tuple[str, str], bytes] = {}
+        self._answered: OrderedDict[_Name, tuple[bytes, Response]] = OrderedDict()
+        self._times: deque[float] = deque()
+        """When the answers were made, in the same order."""
+        self._in_progress: dict[_Name, bytes] = {}
 
     async def answer(
         self,
@@ -158,7 +209,9 @@ class Replays:
         """
         if request.key is None:
             return await handle()
-        name, fingerprint = (path, request.key), request.fingerprint(*parameters)
+        name = held_tenant(), (path, *request.sender, request.key)
+        fingerprint = await request.fingerprint(*parameters)
+        self._forget_old()
         first, response = self._answered.get(name, (self._in_progress.get(name), None))
         if first is None:
             return await self._answer_first(name, fingerprint, handle)
@@ -175,7 +228,7 @@ class Replays:
         )
 
     async def _answer_first(
-        self, name: tuple[str, str], fingerprint: bytes, handle: Callable[[], Awaitable[Response]]
+        self, name: _Name, fingerprint: bytes, handle: Callable[[], Awaitable[Response]]
     ) -> Response:
         self._in_progress[name] = fingerprint
         try:
@@ -186,12 +239,21 @@ class Replays:
             self._remember(name, fingerprint, response)
         return response
 
-    def _remember(self, name: tuple[str, str], fingerprint: bytes, response: Response) -> None:
+    def _remember(self, name: _Name, fingerprint: bytes, response: Response) -> None:
         self._answered[name] = (fingerprint, response)
+        self._times.append(self._clock())
         self._bytes += len(response.body)
         while len(self._answered) > self._keys_max or self._bytes > self._bytes_max:
-            _, (_, forgotten) = self._answered.popitem(last=False)
-            self._bytes -= len(forgotten.body)
+            self._forget_oldest()
+
+    def _forget_old(self) -> None:
+        while self._times and self._times[0] < self._clock() - self._seconds_max:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        self._times.popleft()
+        _, (_, forgotten) = self._answered.popitem(last=False)
+        self._bytes -= len(forgotten.body)
 
 
 def status_of_creation(created_at: datetime, *, received_at: datetime) -> HTTPStatus:

@@ -12,6 +12,8 @@ _SECONDS: Final = Histogram(
     ["method", "route", "status"],
 )
 
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
 
 class RequestTimes:
     """ASGI middleware. A stream's time ends when the stream begins, because its length depends on
@@ -40,6 +42,8 @@ class RequestTimes:
 
 
 def _observe(scope: Scope, status: int, began: float) -> None:
-    # The route's template, because each run id would make another series.
+    # The route's template and a fixed word for unknown methods: each id of a run and each made-up
+    # method would make another series.
     route = getattr(scope.get("route"), "path", "none")
-    _SECONDS.labels(scope["method"], route, status).observe(time.perf_counter() - began)
+    method = scope["method"] if scope["method"] in _METHODS else "OTHER"
+    _SECONDS.labels(method, route, status).observe(time.perf_counter() - began)

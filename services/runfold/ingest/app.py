@@ -3,71 +3,71 @@
     POST /v1/runs                     open a run, or take it up  --+
     POST /v1/runs/{run_id}/events     one event, or a batch      --+
     POST /v1/runs/{run_id}/responses  a model's response         --+--> Runfold (client) --> Kafka
+    POST /v1/runs/{run_id}/fork       begin a run with the events --+
     POST /v1/runs/{run_id}/repair     mend the ledger            --+
     POST /v1/runs/{run_id}/status     start, pause, resume, end  --+
+    POST /v1/runs/{run_id}/bell       wake the projector         --+
 
 An answer of 2xx means that the events are durable. Every error is a problem document (RFC 9457).
 All events of a batch are appended, or none. `runfold.http.idempotency` explains `Idempotency-Key`.
 """
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple, Self
 from urllib.parse import quote
 
 from fastapi import APIRouter, FastAPI, Path, Query
 from fastapi.responses import JSONResponse, Response
-from prometheus_client import Counter
 
-from runfold.client.appender import Position
 from runfold.client.run import Run
-from runfold.client.run_cache import Runs
-from runfold.client.runfold import Runfold
 from runfold.http.app import new_app, serve
-from runfold.http.bodies import ItemLocation
+from runfold.http.audited_ids import note_ids
+from runfold.http.authorisation import check_owners_by
 from runfold.http.idempotency import (
     RepeatableBatch,
     RepeatableCommand,
-    RepeatableDocument,
     RepeatableRequest,
     Replays,
     repetition,
 )
 from runfold.http.problems import problem_responses
 from runfold.http.requests import parse_request
-from runfold.ids import new_event_id
+from runfold.identity.authenticator import authenticator_of, plans_in, quotas_in, ready_when_known
+from runfold.ingest.appending import answer_event, answer_events, append, event_ids
 from runfold.ingest.connection import Connection
-from runfold.ingest.events import EventIds, changes_life, events_of, located
+from runfold.ingest.events import events_of, located
+from runfold.ingest.forks import add_forks
 from runfold.ingest.requests import (
     EVENTS_BODY,
     OPEN_BODY,
-    RESPONSE_BODY,
     STATUS_BODY,
     OpenRun,
     StatusChange,
 )
+from runfold.ingest.responses import add_responses
+from runfold.log.clients import LogClients
+from runfold.permissions.owners import owners_in_log
+from runfold.permissions.permissions import (
+    OwnerChecks,
+    OwnersOfRequest,
+    Permissions,
+    PermissionsOfRequest,
+    permissions_by,
+)
 from runfold.settings import Settings
-from runfold_projections.providers import provider_of, recorder
+from runfold.tenants.open_tenants import OpenTenants
+from runfold.tenants.plans import Plans
 from runfold_schemas.codec import new_event
-from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RunEndedError
-from runfold_schemas.events import AnyEvent
-from runfold_schemas.messages import Provider
-
-_PUBLISHED = Counter("runfold_published_events", "Events that the ingest service has appended")
+from runfold_schemas.errors import EventTooLargeError, InvalidEventError, RunConflictError
 
 RunId = Annotated[str, Path(description="The run's id, percent-encoded: `/` is `%2F`.", examples=["run-1"])]
 Late = Annotated[
     bool, Query(description="Append also to a run that has ended. Changes of status are never late.")
 ]
-ResponseProvider = Annotated[
-    Provider | None,
-    Query(description="The provider of the response. Needed only if the response itself does not show it."),
-]
-ResponseTurn = Annotated[str | None, Query(description="The turn that the response belongs to.")]
-
 _problems = partial(
     problem_responses,
     {
@@ -85,51 +85,81 @@ _problems = partial(
 
 async def run(settings: Settings) -> None:
     """Serves until the process receives SIGTERM or Ctrl-C."""
-    await serve(build_app(settings), host=settings.host, port=settings.port)
+    await serve(build_app(settings), settings.http())
 
 
-def build_app(settings: Settings) -> FastAPI:
-    """The service as an application of its own, connected for the length of its lifespan."""
-    connection = Connection(settings.log("runfold/ingest"))
+class IngestParts:
+    """What the service has open of one tenant. Use it as an async context manager."""
+
+    is_busy = False
+
+    def __init__(self, settings: Settings, clients: LogClients | None = None) -> None:
+        self.connection = Connection(settings.log("runfold/ingest"), clients=clients)
+        self.owners = owners_in_log(self.connection.runfold)
+
+    async def __aenter__(self) -> Self:
+        await self.connection.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.connection.__aexit__(*exc_info)
+
+
+def build_app(settings: Settings, *, plans: Plans | None = None) -> FastAPI:
+    """The service as an application of its own, connected for the length of its lifespan. `plans`
+    replaces the registry of tenants.
+    """
+    own, authenticator = IngestParts(settings), authenticator_of(settings)
+    plans = plans or plans_in(settings, authenticator)
+    quotas = quotas_in(settings, authenticator)
+    tenants = OpenTenants(settings, own, open_parts=IngestParts, plans=plans)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with connection:
+        async with authenticator or nullcontext(), quotas or nullcontext(), tenants:
             yield
 
     app = new_app(
         "Runfold ingest",
-        ready=connection.check,
+        ready=ready_when_known(authenticator, own.connection.check),
+        authenticate=authenticator,
+        tenant=settings.prefix,
+        tenants=tenants,
+        quotas=quotas,
         lifespan=lifespan,
         description="Publish runs: open them, append events, change their status.",
     )
-    app.include_router(build_router(connection.runfold))
+    check_owners_by(app, OwnerChecks(lambda: tenants.parts().owners))
+    app.include_router(build_router(lambda: tenants.parts().connection, lambda: tenants.parts().owners))
     return app
 
 
-def build_router(runfold: Callable[[], Runfold]) -> APIRouter:
-    """The routes, for this service or for one with more routes. `runfold` returns the client, or
-    raises while there is no connection.
+def build_router(connection: Callable[[], Connection], owners: OwnersOfRequest) -> APIRouter:
+    """The routes, for this service or for one with more routes. `connection` and `owners` return
+    those of the tenant of the request that the current task answers.
 
     The application has to come from `runfold.http.app.new_app`, which turns our errors into problem
     documents.
     """
     router = APIRouter(prefix="/v1/runs", tags=["ingest"])
-    state = _State(runfold, Runs(), Replays())
-    for add in (_add_opening, _add_events, _add_responses, _add_repair, _add_status):
+    state = _State(connection, permissions_by(owners), Replays())
+    for add in (_add_opening, _add_events, _add_repair, _add_status, _add_bell):
         add(router, state)
+    problems = _problems(400, 404, 409, 413, 415, 422)
+    add_forks(router, state.connection, state.permissions, state.replays, problems=problems)
+    add_responses(router, state.run, state.permissions, state.replays, problems=problems)
     return router
 
 
 class _State(NamedTuple):
     """The state that the routes share."""
 
-    runfold: Callable[[], Runfold]
-    runs: Runs
+    connection: Callable[[], Connection]
+    permissions: PermissionsOfRequest
     replays: Replays
 
     async def run(self, run_id: str) -> Run:
-        return await self.runs.get(self.runfold(), run_id)
+        return await self.connection().run(run_id)
 
 
 def _add_opening(router: APIRouter, state: _State) -> None:
@@ -141,13 +171,33 @@ def _add_opening(router: APIRouter, state: _State) -> None:
         openapi_extra=OPEN_BODY,
     )
     async def open_run(request: RepeatableCommand) -> Response:
-        """Open a run. The answer is 200 instead of 201 if this agent has opened the run before."""
+        """Open a run. The answer is 200 instead of 201 if this agent has opened the run before. Its
+        `topic` takes the next events: another one than before if the log was sealed.
+        """
 
         async def handle() -> Response:
-            opening = _with_run_id(parse_request(OpenRun, request.json()), request)
-            return _answer_opened(*await state.runs.open(state.runfold(), **dict(opening)))
+            opening = _with_run_id(parse_request(OpenRun, await request.json()), request)
+            return await _open(state, opening)
 
         return await state.replays.answer("open", request, handle)
+
+
+async def _open(state: _State, opening: OpenRun) -> Response:
+    note_ids({"agent_id": opening.agent_id, "session_id": opening.session_id})
+    permissions = state.permissions()
+    await permissions.check_opening(opening.run_id, agent_id=opening.agent_id, session_id=opening.session_id)
+    try:
+        connection = state.connection()
+        runfold = connection.runfold()
+        run, is_new = await connection.runs.open(runfold, **dict(opening))
+    except RunConflictError as error:
+        if permissions.is_complete:
+            raise
+        raise RunConflictError(error.run_id) from None
+    topic = runfold.connection.topics.run(run.run_id, run.life.log_id)
+    if not is_new:
+        topic = await runfold.connection.last_topic(run.life)
+    return _answer_opened(run, is_new=is_new, topic=topic)
 
 
 def _add_events(router: APIRouter, state: _State) -> None:
@@ -162,33 +212,9 @@ def _add_events(router: APIRouter, state: _State) -> None:
         """Publish one event, or a batch of which all events are appended or none."""
 
         async def handle() -> Response:
-            return await _publish(await state.run(run_id), request, late=late)
+            return await _publish(await state.run(run_id), request, state.permissions(), late=late)
 
         return await state.replays.answer(f"events/{run_id}", request, handle, str(late))
-
-
-def _add_responses(router: APIRouter, state: _State) -> None:
-    @router.post(
-        "/{run_id}/responses",
-        status_code=HTTPStatus.CREATED,
-        summary="Record a model's response",
-        responses=_problems(400, 404, 409, 413, 415, 422),
-        openapi_extra=RESPONSE_BODY,
-    )
-    async def record_response(
-        run_id: RunId,
-        request: RepeatableDocument,
-        provider: ResponseProvider = None,
-        turn_id: ResponseTurn = None,
-    ) -> Response:
-        """Record a model's response as its provider sent it. Its parts become events: all are
-        appended, or none.
-        """
-
-        async def handle() -> Response:
-            return await _record(await state.run(run_id), request, provider=provider, turn_id=turn_id)
-
-        return await state.replays.answer(f"responses/{run_id}", request, handle, str(provider), str(turn_id))
 
 
 def _add_repair(router: APIRouter, state: _State) -> None:
@@ -214,9 +240,24 @@ def _add_status(router: APIRouter, state: _State) -> None:
         """Start, pause, resume, complete, fail or cancel a run."""
 
         async def handle() -> Response:
-            return await _change_status(await state.run(run_id), request)
+            return await _change_status(await state.run(run_id), request, state.permissions())
 
         return await state.replays.answer(f"status/{run_id}", request, handle)
+
+
+def _add_bell(router: APIRouter, state: _State) -> None:
+    @router.post(
+        "/{run_id}/bell",
+        status_code=HTTPStatus.NO_CONTENT,
+        summary="Ring a run's bell",
+        responses=_problems(404, 422),
+    )
+    async def ring(run_id: RunId) -> None:
+        """Wake the projector: a producer that may write to the run's topic, and not to the catalog,
+        has appended events there.
+        """
+        run = await state.run(run_id)
+        await state.connection().runfold().connection.ring(run.run_id)
 
 
 def _with_run_id(opening: OpenRun, request: RepeatableRequest) -> OpenRun:
@@ -226,99 +267,41 @@ def _with_run_id(opening: OpenRun, request: RepeatableRequest) -> OpenRun:
     return opening.model_copy(update={"run_id": run_id})
 
 
-async def _publish(run: Run, request: RepeatableRequest, *, late: bool) -> Response:
-    items, ids = request.items(), _event_ids("events", run.run_id, request)
-    events = events_of(items, run_id=run.run_id, event_ids=ids, now=datetime.now(UTC))
+async def _publish(run: Run, request: RepeatableRequest, permissions: Permissions, *, late: bool) -> Response:
+    ids, now = event_ids("events", run.run_id, request), datetime.now(UTC)
+    batch = await events_of(request.items(), run_id=run.run_id, event_ids=ids, now=now)
+    events = batch.events
     try:
-        positions = await _append(run, events, late=late, repeatable=request.key is not None)
+        positions = await append(run, events, permissions, late=late, repeatable=request.key is not None)
     except EventTooLargeError:
         raise  # the whole batch is too large, not one of its events
     except InvalidEventError as error:
-        raise located(error, items[error.index or 0].location) from error
-    if items[0].location == ItemLocation():
-        return _answer_event(events[0], positions[0])
-    return _answer_events(events, positions)
+        raise located(error, batch.locations[error.index or 0]) from error
+    if batch.is_alone:
+        return answer_event(events[0], positions[0])
+    return answer_events(events, positions)
 
 
-async def _record(
-    run: Run, request: RepeatableRequest, *, provider: Provider | None, turn_id: str | None
-) -> Response:
-    response = request.json()
-    provider = provider or provider_of(response)
-    recording = recorder(provider)
-    recorded = recording.response(response)
-    ids = _event_ids("responses", run.run_id, request)
-    message_id = recording.blocks.message_id or ids(len(recorded))
-    envelope: dict[str, Any] = {"turn_id": turn_id, "provider": provider, "message_id": message_id}
-    events = [run.event(data, event_id=ids(index), **envelope) for index, data in enumerate(recorded)]
-    return _answer_events(events, await _append(run, events, late=False, repeatable=request.key is not None))
-
-
-async def _change_status(run: Run, request: RepeatableRequest) -> Response:
-    change = parse_request(StatusChange, request.json())
+async def _change_status(run: Run, request: RepeatableRequest, permissions: Permissions) -> Response:
+    change = parse_request(StatusChange, await request.json())
     event = new_event(
         change.data(),
-        event_id=_event_ids("status", run.run_id, request)(0),
+        event_id=event_ids("status", run.run_id, request)(0),
         run_id=run.run_id,
         timestamp=datetime.now(UTC),
         **change.envelope(),
     )
-    [position] = await _append(run, [event], late=False, repeatable=request.key is not None)
-    return _answer_event(event, position)
+    [position] = await append(run, [event], permissions, late=False, repeatable=request.key is not None)
+    return answer_event(event, position)
 
 
-def _event_ids(route: str, run_id: str, request: RepeatableRequest) -> EventIds:
-    return lambda index: request.derived_id(route, run_id, index=index) or new_event_id()
-
-
-async def _append(run: Run, events: list[AnyEvent], *, late: bool, repeatable: bool) -> list[Position]:
-    late = late and not changes_life(events)
-    try:
-        if len(events) == 1:
-            # Single events of many requests share a record batch; a batch has one of its own.
-            positions = [await run.publish(events[0], late=late)]
-        else:
-            positions = await run.publish_batch(events, late=late)
-    except RunEndedError:
-        # Since the first copy of a repeated request, the run may have ended, perhaps by that copy.
-        positions_before = await _published_before(run, events) if repeatable else None
-        if positions_before is None:
-            raise
-        return positions_before
-    _PUBLISHED.inc(len(events))
-    return positions
-
-
-async def _published_before(run: Run, events: list[AnyEvent]) -> list[Position] | None:
-    """The positions of these events in the log; None if the log lacks one of them."""
-    offsets: dict[str, int] = {}
-    async for admitted in run.history():
-        if admitted.counts and admitted.event is not None:
-            offsets[admitted.event.event_id] = admitted.record.offset
-    if not all(event.event_id in offsets for event in events):
-        return None
-    return [Position(run.run_id, offsets[event.event_id]) for event in events]
-
-
-def _answer_opened(run: Run, is_new: bool) -> Response:
+def _answer_opened(run: Run, *, is_new: bool, topic: str) -> Response:
     content = {
         "run_id": run.run_id,
         "agent_id": run.life.agent_id,
         "session_id": run.life.session_id,
         "ended": run.ended,
+        "topic": topic,
     }
     status = HTTPStatus.CREATED if is_new else HTTPStatus.OK
     return JSONResponse(content, status, headers={"Location": f"/v1/runs/{quote(run.run_id, safe='')}"})
-
-
-def _answer_event(event: AnyEvent, position: Position) -> Response:
-    return JSONResponse({"run_id": position.run_id, **_position(event, position)}, HTTPStatus.CREATED)
-
-
-def _answer_events(events: list[AnyEvent], positions: list[Position]) -> Response:
-    listed = [_position(*each) for each in zip(events, positions, strict=True)]
-    return JSONResponse({"run_id": positions[0].run_id, "positions": listed}, HTTPStatus.CREATED)
-
-
-def _position(event: AnyEvent, position: Position) -> dict[str, Any]:
-    return {"offset": position.offset, "event_id": event.event_id}

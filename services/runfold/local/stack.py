@@ -12,8 +12,9 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from random import SystemRandom
 from types import TracebackType
 from typing import Self
 
@@ -39,9 +40,10 @@ class LocalStack:
         async with LocalStack(data_dir=Path(".runfold"), progress=print) as stack:
             await serve(stack.kafka, stack.mongo)
 
-    Without ports, free ports are chosen at each start. `progress` is called with a line for each
-    step that takes time. `kafka_server` and `mongo_server` can be killed and started again, on the
-    same ports. Raises `DirectoryError`, `InUseError`, `MissingProgramError` and `StartError`.
+    Without ports, free ports are chosen at each start. Without `kafka_heap_mb`, Kafka's heap
+    follows the number of its logs. `progress` is called with a line for each step that takes time.
+    `kafka_server` and `mongo_server` can be killed and started again, on the same ports. Raises
+    `DirectoryError`, `InUseError`, `MissingProgramError` and `StartError`.
     """
 
     kafka_server: Service
@@ -53,7 +55,7 @@ class LocalStack:
         data_dir: Path,
         kafka_port: int | None = None,
         mongo_port: int | None = None,
-        kafka_heap_mb: int = 512,
+        kafka_heap_mb: int | None = None,
         mongo_cache_gb: float = 0.25,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -108,12 +110,17 @@ class LocalStack:
             port=self._kafka_port,
             controller_port=free_port(),
             inherit=[lock],
+            say=self._progress,
         )
         await self._start(self.kafka_server, self.kafka)
 
     async def _start_mongo(self, lock: int) -> None:
         self.mongo_server = mongo_service(
-            data_dir=self.data_dir, port=self._mongo_port, cache_gb=self._mongo_cache_gb, inherit=[lock]
+            data_dir=self.data_dir,
+            port=self._mongo_port,
+            cache_gb=self._mongo_cache_gb,
+            inherit=[lock],
+            say=self._progress,
         )
         await self._start(self.mongo_server, f"127.0.0.1:{self._mongo_port}")
 
@@ -129,9 +136,11 @@ class LocalStack:
 
 def free_port() -> int:
     """A free port of the loopback interface. If another program takes it before its use, the start
-    fails.
+    fails. So it lies below the ports that the system gives to programs that name none.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    while True:
+        port = SystemRandom().randrange(12_000, 32_000)
+        # Unlike a server, the probe does not share a port that somebody holds for a server to come.
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port

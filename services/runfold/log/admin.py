@@ -3,28 +3,68 @@ broker's configuration.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import time
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
+    GroupIdNotFound,
     InvalidReplicationFactorError,
     KafkaError,
     NoError,
     TopicAlreadyExistsError,
     for_code,
 )
+from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from runfold.log.driver import kafka_errors, quieten_aiokafka
+from runfold.log.partition_counts import partition_counts, settle, unused_prefix
 from runfold.log.settings import LogSettings
+from runfold.log.uncompressed import COMPRESSION, Uncompressed, new_alter_request
 from runfold_schemas.errors import ConfigurationError, UnavailableError
-from runfold_schemas.topics import CATALOG_PARTITIONS, DEAD_LETTER_BYTES_MAX, RECORD_BYTES_MAX, Topics
+from runfold_schemas.topics import (
+    DEAD_LETTER_BYTES_MAX,
+    DEAD_LETTER_MS,
+    DEAD_LETTER_SEGMENT_MS,
+    PARTITIONS_DEFAULT,
+    RECORD_BYTES_MAX,
+)
 
-_CREATE_MAX = 100
+TOPICS_MAX = 100
 """The number of topics in one request. Kafka creates 2,300 to 5,100 topics a second in requests of
 100, and 30 to 250 a second in requests of one.
 """
+
+_EVERLASTING = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+
+RUN_CONFIG = {**_EVERLASTING, "max.message.bytes": str(RECORD_BYTES_MAX)}
+"""The settings of topics of runs."""
+
+DEAD_LETTER_CONFIG = {
+    **_EVERLASTING,
+    "retention.ms": str(DEAD_LETTER_MS),
+    "segment.ms": str(DEAD_LETTER_SEGMENT_MS),
+    "max.message.bytes": str(DEAD_LETTER_BYTES_MAX),
+}
+"""The settings of the topic of dead letters."""
+
+_CREATE_MIN = 10
+"""The number in a request to a broker that is busy, and the step by which it grows again."""
+
+_SLOW_SECONDS = 2.0
+"""A request that takes longer makes the next one smaller, so that no caller waits for long."""
+
+_AGAIN_SECONDS = 0.05
+"""The pause before a broker is asked again for topics that were just created."""
+
+_NEW_SECONDS = 2.0
+"""How long a client that creates no topics looks for those that a service may just have created."""
+
+_BUSY_SECONDS = 0.5
+"""The pause before a busy broker is asked again."""
 
 
 class LogAdmin:
@@ -32,11 +72,15 @@ class LogAdmin:
 
     def __init__(self, settings: LogSettings, client: AIOKafkaAdminClient) -> None:
         self._settings = settings
-        self._topics = Topics(settings.prefix)
+        self._topics = settings.topics
         self._client = client
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
         self._creator: asyncio.Task[None] | None = None
+        self._create_max = TOPICS_MAX
+        self._uncompressed = Uncompressed(client)
         self.create_calls = 0
+        self.has_keys = False
+        """Whether the topic of keys existed when it was last looked for."""
 
     @classmethod
     @asynccontextmanager
@@ -50,54 +94,146 @@ class LogAdmin:
         finally:
             await client.close()
 
+    def with_settings(self, settings: LogSettings) -> "LogAdmin":
+        """The same for another prefix, over the client of this one."""
+        return LogAdmin(settings, self._client)
+
     async def check_broker(self) -> None:
-        """Raises `ConfigurationError` if the broker creates topics by itself: then the metadata
-        refresh of a client could restore a deleted topic.
+        """Raises `ConfigurationError` if a broker creates topics by itself: then the metadata
+        refresh of a client could restore a deleted topic. A broker that does not answer is left
+        out, unless none does.
         """
-        with kafka_errors():
-            # The brokers are known since the connection. Requesting them again would return all
-            # topics as well.
-            broker = self._client._client.get_random_node()  # noqa: SLF001 - aiokafka shows no other way
-            if broker is None:
-                raise UnavailableError("Kafka", reason="no broker is known yet")
-            resource = ConfigResource(
-                ConfigResourceType.BROKER, str(broker), {"auto.create.topics.enable": None}
-            )
-            answers = await self._client.describe_configs([resource])
-        values = {
-            entry[0]: entry[1] for answer in answers for result in answer.resources for entry in result[4]
-        }
-        if values.get("auto.create.topics.enable") == "true":
+        # The brokers are known since the connection. Requesting them again would return all topics
+        # as well.
+        brokers = [broker.nodeId for broker in self._client._client.cluster.brokers()]  # noqa: SLF001 - aiokafka shows no other way
+        if not brokers:
+            raise UnavailableError("Kafka", reason="no broker is known yet")
+        answers = await asyncio.gather(*map(self._creates_by_itself, brokers), return_exceptions=True)
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        if len(failures) == len(brokers):
+            raise failures[0]
+        if True in answers:
             raise ConfigurationError(
-                "the Kafka broker has auto.create.topics.enable=true: a client's metadata refresh would"
+                "a Kafka broker has auto.create.topics.enable=true: a client's metadata refresh would"
                 " recreate deleted topics with limited retention. Set auto.create.topics.enable=false and"
                 " start again"
             )
 
-    async def create_shared_topics(self) -> None:
-        """Creates all topics except those of runs. Creating them again has no effect."""
-        everlasting = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+    async def _creates_by_itself(self, broker: int) -> bool:
+        name = "auto.create.topics.enable"
+        resource = ConfigResource(ConfigResourceType.BROKER, str(broker), {name: None})
+        with kafka_errors():
+            answers = await self._client.describe_configs([resource])
+        entries = [entry for answer in answers for result in answer.resources for entry in result[4]]
+        return any(entry[0] == name and entry[1] == "true" for entry in entries)
+
+    async def create_shared_topics(self) -> LogSettings:
+        """Creates those of the topics that do not exist, except those of runs. Returns the settings
+        with the number of partitions of the catalog. Raises `ConfigurationError` if the number of a
+        topic is another, and if the prefix has no topics and the settings say to create none.
+        """
+        topics = (self._topics.catalog, *self._topics.shared, self._topics.dead_letters)
+        began = time.monotonic()
+        deadline = began + self._settings.publish_timeout_seconds
+        while True:
+            with kafka_errors():
+                asked = (*topics, self._topics.keys)
+                counts = await partition_counts(self._client._client, asked)  # noqa: SLF001 - as above
+            self.has_keys = self._topics.keys in counts
+            settled = settle(self._settings, counts)
+            missing = set(topics) - counts.keys()
+            if not missing:
+                return settled
+            if time.monotonic() >= deadline:
+                raise UnavailableError("Kafka", reason=f"topic {min(missing)} was created, but is not there")
+            if self._topics.catalog in missing and not self._settings.create_topics:
+                if time.monotonic() - began >= _NEW_SECONDS:
+                    raise ConfigurationError(unused_prefix(self._topics))
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
+            await self._create_missing(missing, settled.partitions or PARTITIONS_DEFAULT)
+            # Not every broker knows a new topic at once.
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def look_for_keys(self) -> bool:
+        """Whether the topic of keys exists: then clients encrypt what they publish."""
+        if not self.has_keys:
+            with kafka_errors():
+                counts = await partition_counts(self._client._client, (self._topics.keys,))  # noqa: SLF001 - as above
+            self.has_keys = self._topics.keys in counts
+        return self.has_keys
+
+    async def _create_missing(self, missing: Collection[str], partitions: int) -> None:
         # If two clients open the same run, the first life counts. Compaction must keep it until the
         # owner has published it again after the second.
         catalog = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(24 * 3600 * 1000)}
-        await self._create(
-            [
-                self._new_topic(self._topics.catalog, partitions=CATALOG_PARTITIONS, config=catalog),
-                *(
-                    self._new_topic(
-                        topic,
-                        partitions=CATALOG_PARTITIONS,
-                        config={**everlasting, "max.message.bytes": str(RECORD_BYTES_MAX)},
-                    )
-                    for topic in self._topics.shared
-                ),
+        topics = [
+            self._new_topic(self._topics.catalog, partitions=partitions, config=catalog),
+            *(
                 self._new_topic(
-                    self._topics.dead_letters,
-                    partitions=1,
-                    config={**everlasting, "max.message.bytes": str(DEAD_LETTER_BYTES_MAX)},
-                ),
-            ]
-        )
+                    topic,
+                    partitions=partitions,
+                    config={**_EVERLASTING, "max.message.bytes": str(RECORD_BYTES_MAX)},
+                )
+                for topic in self._topics.shared
+            ),
+            self._new_topic(
+                self._topics.dead_letters,
+                partitions=1,
+                config=DEAD_LETTER_CONFIG,
+            ),
+        ]
+        refused = await self._create([topic for topic in topics if topic.name in missing])
+        for error in refused.values():
+            raise error
+
+    async def create_compacted_topic(self, name: str, config: Mapping[str, str]) -> None:
+        """Creates a topic of one partition that keeps the last record of each key."""
+        await self._create_one(name, {"cleanup.policy": "compact", **config})
+
+    async def create_evidence_topic(self) -> None:
+        """Creates the topic of signed trees, which only a projector with a key uses."""
+        config = {**_EVERLASTING, "max.message.bytes": str(RECORD_BYTES_MAX)}
+        await self._create_one(self._topics.evidence, config)
+
+    async def create_erasure_topic(self) -> None:
+        """Creates the topic of erasures, when the first user is erased."""
+        await self._create_one(self._topics.erasures, {**_EVERLASTING})
+
+    async def alter(self, topic: str, config: Mapping[str, str]) -> None:
+        """Sets these settings of a topic, and no others. Raises `UnavailableError` if Kafka
+        refuses.
+        """
+        with kafka_errors():
+            request = new_alter_request({topic: config})
+            answer = await self._client._send_request(request)  # noqa: SLF001 - aiokafka shows no other way
+        for code, message, _, name in answer.resources:
+            if code:
+                reason = (
+                    f"the settings of topic {name} were not changed: {message or for_code(code).__name__}"
+                )
+                raise UnavailableError("Kafka", reason=reason)
+
+    async def _create_one(self, name: str, config: dict[str, str]) -> None:
+        for error in (await self._create([self._new_topic(name, partitions=1, config=config)])).values():
+            raise error
+
+    async def create_topics(self, topics: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
+        """Creates topics, each with a number of partitions and settings. Raises an error if a topic
+        cannot be created.
+        """
+        new = [
+            self._new_topic(name, partitions=count, config=dict(config))
+            for name, (count, config) in topics.items()
+        ]
+        for first in range(0, len(new), TOPICS_MAX):
+            for error in (await self._create(new[first : first + TOPICS_MAX])).values():
+                raise error
+
+    @property
+    def client(self) -> AIOKafkaAdminClient:
+        """For other modules of the log."""
+        return self._client
 
     async def create_run_topic(self, name: str) -> None:
         """Creates the topic of one life of a run. Concurrent calls share a request."""
@@ -108,9 +244,36 @@ class LogAdmin:
         await created
 
     async def list_run_topics(self) -> list[str]:
+        return [name for name in await self.list_topics() if name.startswith(self._topics.run_prefix)]
+
+    async def list_topics(self) -> list[str]:
+        """All topics of Runfold below the prefix. Other programs may have topics there too."""
         with kafka_errors():
             names = await self._client.list_topics()
-        return [name for name in names if name.startswith(self._topics.run_prefix)]
+        return [name for name in names if self._topics.has(name)]
+
+    async def delete_groups(self) -> int:
+        """Deletes the consumer groups of the prefix, and returns how many there were. Raises
+        `UnavailableError` if a group still has members.
+        """
+        with kafka_errors():
+            groups = [name for name, _ in await self._client.list_consumer_groups()]
+            named = [name for name in groups if name.startswith(f"{self._topics.prefix}.")]
+            for name in named:
+                coordinator = await self._client.find_coordinator(name)
+                answer: Any = await self._client._client.send(coordinator, DeleteGroupsRequest([name]))  # noqa: SLF001 - as above
+                for _, code in answer.results:
+                    if (error := for_code(code)) not in (NoError, GroupIdNotFound):
+                        raise error(name)
+        return len(named)
+
+    async def forbid_compression(self, run_topics: Iterable[str]) -> None:
+        """Sets `compression.type` on the shared topics and on `run_topics`, which are all that the
+        caller owns, where an earlier version of Runfold or somebody else has set another. Raises
+        `UnavailableError`.
+        """
+        shared = (self._topics.catalog, *self._topics.shared, self._topics.dead_letters)
+        await self._uncompressed.settle({*shared, *run_topics})
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         with kafka_errors():
@@ -120,29 +283,32 @@ class LogAdmin:
         # After one turn of the event loop, all concurrent calls are waiting for the same request.
         await asyncio.sleep(0)
         while self._waiting:
-            batch, self._waiting = self._waiting[:_CREATE_MAX], self._waiting[_CREATE_MAX:]
+            batch, self._waiting = self._waiting[: self._create_max], self._waiting[self._create_max :]
+            began = time.monotonic()
             try:
-                await self._create([self._run_topic(name) for name, _ in batch])
+                refused = await self._create([self._run_topic(name) for name, _ in batch])
             except Exception as error:  # noqa: BLE001  # every waiting call raises it
-                failure: Exception | None = error
-            else:
-                failure = None
-            for _, created in batch:
+                refused = dict.fromkeys((name for name, _ in batch), error)
+            self._press(took_seconds=time.monotonic() - began)
+            for name, created in batch:
                 if created.done():
                     continue
-                if failure is None:
-                    created.set_result(None)
+                if name in refused:
+                    created.set_exception(refused[name])
                 else:
-                    created.set_exception(failure)
+                    created.set_result(None)
+
+    def _press(self, *, took_seconds: float) -> None:
+        """Asks a slow broker for half as many topics in the next request, and a fast one for some
+        more.
+        """
+        if took_seconds > _SLOW_SECONDS:
+            self._create_max = max(_CREATE_MIN, self._create_max // 2)
+        else:
+            self._create_max = min(TOPICS_MAX, self._create_max + _CREATE_MIN)
 
     def _run_topic(self, name: str) -> NewTopic:
-        config = {
-            "cleanup.policy": "delete",
-            "retention.ms": "-1",
-            "retention.bytes": "-1",
-            "max.message.bytes": str(RECORD_BYTES_MAX),
-        }
-        return self._new_topic(name, partitions=1, config=config)
+        return self._new_topic(name, partitions=1, config=RUN_CONFIG)
 
     def _new_topic(self, name: str, *, partitions: int, config: dict[str, str]) -> NewTopic:
         return NewTopic(
@@ -152,25 +318,50 @@ class LogAdmin:
             topic_configs={
                 "message.timestamp.type": "LogAppendTime",
                 "min.insync.replicas": str(self._settings.min_insync_replicas),
+                **COMPRESSION,
                 **config,
             },
         )
 
-    async def _create(self, topics: list[NewTopic]) -> None:
-        self.create_calls += 1
-        with kafka_errors():
-            answer = await self._client.create_topics(topics, timeout_ms=_timeout_ms(self._settings))
-        for name, code, *message in answer.topic_errors:
-            error: type[KafkaError] = for_code(code)
-            if error is InvalidReplicationFactorError:
-                raise ConfigurationError(
-                    f"the replication factor {self._settings.replication_factor} is higher than the number of"
-                    " Kafka's brokers: start more brokers, or lower RUNFOLD_REPLICATION_FACTOR"
-                )
-            if error not in (NoError, TopicAlreadyExistsError):
-                raise UnavailableError(
-                    "Kafka", reason=f"topic {name} was not created: {error.__name__} {message}"
-                )
+    async def _create(self, topics: Sequence[NewTopic]) -> dict[str, Exception]:
+        """Creates topics. Returns the errors of the topics that the broker refuses, each a
+        `ConfigurationError` or an `UnavailableError`. A broker that is busy is asked again within
+        the publish timeout.
+        """
+        deadline = time.monotonic() + self._settings.publish_timeout_seconds
+        refused: dict[str, Exception] = {}
+        while True:
+            self.create_calls += 1
+            with kafka_errors():
+                answer = await self._client.create_topics(topics, timeout_ms=_timeout_ms(self._settings))
+            busy: dict[str, Exception] = {}
+            for name, code, *message in answer.topic_errors:
+                if (fault := self._fault(name, for_code(code), message)) is not None:
+                    (busy if _is_busy(for_code(code), message) else refused)[name] = fault
+            if not busy:
+                return refused
+            if time.monotonic() + _BUSY_SECONDS >= deadline:
+                return refused | busy
+            topics = [topic for topic in topics if topic.name in busy]
+            await asyncio.sleep(_BUSY_SECONDS)
+
+    def _fault(self, name: str, error: type[KafkaError], message: list[Any]) -> Exception | None:
+        """The error of a topic in the broker's answer, None if the topic exists."""
+        if error in (NoError, TopicAlreadyExistsError):
+            return None
+        if error is InvalidReplicationFactorError and not _is_busy(error, message):
+            return ConfigurationError(
+                f"the replication factor {self._settings.replication_factor} is higher than the number of"
+                " Kafka's brokers: start more brokers, or lower RUNFOLD_REPLICATION_FACTOR"
+            )
+        return UnavailableError("Kafka", reason=f"topic {name} was not created: {error.__name__} {message}")
+
+
+def _is_busy(error: type[KafkaError], message: list[Any]) -> bool:
+    """Whether the same request may succeed soon. The controller fences a broker whose heartbeats
+    are late, which happens under load.
+    """
+    return bool(getattr(error, "retriable", False)) or "fenced" in str(message)
 
 
 def _timeout_ms(settings: LogSettings) -> int:

@@ -2,20 +2,21 @@
 beginning.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from runfold.log.catalog import partition_of
 from runfold.log.publisher import Ack, Outgoing, Publisher, record_size
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
+from runfold_projections.admission import SKIPPED, is_skipped
 from runfold_projections.memory import bank_event, memory_event
 from runfold_projections.session import shared_event
 from runfold_projections.state import FORWARD_BYTES_MAX, Forward, changes_shared, forwards
 from runfold_schemas.codec import Record, encode, headers
 from runfold_schemas.errors import EventTooLargeError, UndecodableError
 from runfold_schemas.events import AnyEvent
-from runfold_schemas.topics import CATALOG_PARTITIONS, RECORD_BYTES_MAX, Partition, Topics
+from runfold_schemas.topics import RECORD_BYTES_MAX, Partition, Topics
 
 
 class SharedRecord(NamedTuple):
@@ -46,7 +47,7 @@ def shared_record(settings: LogSettings, forward: Forward) -> SharedRecord:
         value=encode(forward.event),
         headers=headers(forward.event, source=settings.source),
     )
-    return SharedRecord(deciding(Topics(settings.prefix), forward.key), record)
+    return SharedRecord(deciding(settings.topics, forward.key), record)
 
 
 def records_to_forward(
@@ -106,16 +107,19 @@ class Keyed(NamedTuple):
     log_time: int
 
 
-async def read_counting(settings: LogSettings, at: Partition) -> AsyncIterator[Keyed]:
+async def read_counting(
+    settings: LogSettings, at: Partition, skipped: Collection[range]
+) -> AsyncIterator[Keyed]:
     """The events of one partition that count, up to its end as it is now. An event counts once
-    under its key, even if it was sent several times. Undecodable records are left out; the
-    projector keeps them as dead letters.
+    under its key, even if it was sent several times. Undecodable and skipped records are left out;
+    the projector keeps them as dead letters.
     """
     seen: set[tuple[str, str]] = set()
+    topics = settings.topics
     async for records in read(settings, at.topic, partition=at.partition):
         for record in records:
             try:
-                keyed = decided_event(record, at)
+                keyed = decided_event(topics, record, at, skipped)
             except UndecodableError:
                 continue
             if (keyed.key, keyed.event.event_id) not in seen:
@@ -123,29 +127,32 @@ async def read_counting(settings: LogSettings, at: Partition) -> AsyncIterator[K
                 yield keyed
 
 
-def decided_event(record: Record, at: Partition) -> Keyed:
-    """The event of a record of that partition. Raises `UndecodableError` also if the key belongs to
-    another partition: such a record has no place in the order of its key.
+def decided_event(topics: Topics, record: Record, at: Partition, skipped: Collection[range] = ()) -> Keyed:
+    """The event of a record of that partition. Raises `UndecodableError` also if an operator
+    skipped the record, or if the key belongs to another partition: such a record has no place in
+    the order of its key.
     """
+    if skipped and is_skipped(record.offset, skipped):
+        raise UndecodableError(SKIPPED)
     key, event = _DECODERS[at.topic.rpartition(".")[2]](record)
-    if partition_of(key) != at.partition:
-        raise UndecodableError(f"the key belongs to partition {partition_of(key)}")
+    if (partition := partition_of(topics, key)) != at.partition:
+        raise UndecodableError(f"the key belongs to partition {partition}")
     return Keyed(key, event, record.offset, record.log_time)
 
 
 def deciding(topics: Topics, key: str) -> Partition:
     """The partition whose order decides what is changed under this key."""
-    return Partition(topics.deciding(key), partition_of(key))
+    return Partition(topics.deciding(key), partition_of(topics, key))
 
 
-def partitions_of(topic: str) -> list[Partition]:
+def partitions_of(topics: Topics, topic: str) -> list[Partition]:
     """All partitions of a topic that runs share."""
-    return [Partition(topic, partition) for partition in range(CATALOG_PARTITIONS)]
+    return [Partition(topic, partition) for partition in range(topics.partitions)]
 
 
 def shared_partitions(topics: Topics) -> list[Partition]:
     """All partitions of all topics that runs share."""
-    return [at for topic in topics.shared for at in partitions_of(topic)]
+    return [at for topic in topics.shared for at in partitions_of(topics, topic)]
 
 
 _DECODERS: Final = {"sessions": shared_event, "memories": memory_event, "banks": bank_event}

@@ -41,12 +41,12 @@ class CatalogFold:
         first = {life.run_id: (life, time) for life, time in reversed(existing)}
         added = await self._runs.add(
             [
-                _unfolded(life, announced_ms=time)
+                self._unfolded(life, announced_ms=time)
                 for life, time in first.values()
                 if life.log_id == first_logs[life.run_id]
             ]
         )
-        await self._restate([life for life, _ in existing])
+        await self._restate([life for life, _ in lives])
         late = await self._delete_with_session([life.run_id for life, _ in existing])
         return Taken(added, [*deleted.values(), *late])
 
@@ -63,7 +63,7 @@ class CatalogFold:
         """
         run_ids = [life.run_id for life in lives]
         stored, deleted = await self._runs.get_many(run_ids), await self._runs.deleted(run_ids)
-        # A second client opened the run. The first life counts.
+        # A second client opened the run, or its log was deleted. The first life counts.
         await self._writer.announce(
             stored[life.run_id].life
             for life in lives
@@ -74,7 +74,7 @@ class CatalogFold:
             [
                 life.model_copy(update={"log_id": deleted[life.run_id]})
                 for life in lives
-                if life.run_id in deleted
+                if life.run_id in deleted and not (life.deleted and life.log_id == deleted[life.run_id])
             ]
         )
 
@@ -98,12 +98,11 @@ class CatalogFold:
         await self._writer.announce_deleted(lives)
         return lives
 
-
-def _unfolded(life: Life, *, announced_ms: int) -> RunState:
-    return RunState(
-        log_id=life.log_id,
-        partition=partition_of(life.run_id),
-        active=True,
-        record=RunRecord(run_id=life.run_id, agent_id=life.agent_id, session_id=life.session_id),
-        announced_ms=announced_ms,
-    )
+    def _unfolded(self, life: Life, *, announced_ms: int) -> RunState:
+        return RunState(
+            log_id=life.log_id,
+            partition=partition_of(self._topics, life.run_id),
+            active=True,
+            record=RunRecord(run_id=life.run_id, agent_id=life.agent_id, session_id=life.session_id),
+            announced_ms=announced_ms,
+        )

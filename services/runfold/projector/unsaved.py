@@ -69,6 +69,14 @@ class UnsavedRuns:
         """Whether a run has changes to be forwarded."""
         return any(run.forwards or not run.is_whole for run in self._runs.values())
 
+    def forwarding(self) -> dict[str, object]:
+        """The runs with changes to be forwarded, each with the position up to which they are."""
+        return {
+            run.state.run_id: run.durable.record.next_offset if run.durable else -1
+            for run in self._runs.values()
+            if run.forwards or not run.is_whole
+        }
+
     def waiting(self) -> list[Forwarding]:
         """The waiting forwards of each run that has some."""
         return [Forwarding(run) for run in self._runs.values() if run.forwards]
@@ -91,7 +99,9 @@ class UnsavedRuns:
         run.next_offset = max(run.next_offset, folded.state.record.next_offset)
 
     def extend(self, run: Unsaved, folded: Folded) -> None:
-        """Adds the events that follow the state of `run`."""
+        """Adds the events that follow the state of `run`, unless the run was dropped meanwhile."""
+        if self._runs.get(run.state.run_id) is not run:
+            return
         run.state = folded.state
         run.forwards += folded.forwards
         run.forwards_bytes += folded.forwards_bytes

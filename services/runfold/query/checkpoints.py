@@ -6,6 +6,8 @@
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
+from runfold.query.cache_room import CacheRoom
+
 MEMBERS_BYTES_MAX: Final = 8 * 1024 * 1024
 """The longest JSON of one checkpoint."""
 
@@ -25,8 +27,8 @@ class Checkpoint(NamedTuple):
 BEGINNING: Final = Checkpoint(0, b"", frozenset())
 
 
-Key = tuple[str, str]
-"""The name of an edition, and the id of a log."""
+Key = tuple[str, str, object]
+"""The name of an edition, the id of a log, and which keys were destroyed."""
 
 
 class Checkpoints:
@@ -34,9 +36,11 @@ class Checkpoints:
     a rebuilt run is read anew.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: CacheRoom | None = None) -> None:
         self._kept: OrderedDict[Key, Checkpoint] = OrderedDict()
-        self._size = 0
+        self._room = room or CacheRoom()
+        self._room.join(self)
+        self.size = 0
 
     def get(self, key: Key) -> Checkpoint:
         return self._kept.get(key, BEGINNING)
@@ -49,10 +53,14 @@ class Checkpoints:
         if len(checkpoint.members) > MEMBERS_BYTES_MAX:
             return
         self._kept[key] = checkpoint
-        self._size += len(checkpoint.members)
-        while self._size > _TOTAL_BYTES_MAX:
-            self.drop(next(iter(self._kept)))
+        self.size += len(checkpoint.members)
+        while self.size > _TOTAL_BYTES_MAX:
+            self.drop_oldest()
+        self._room.make_room()
+
+    def drop_oldest(self) -> None:
+        self.drop(next(iter(self._kept)))
 
     def drop(self, key: Key) -> None:
         dropped = self._kept.pop(key, BEGINNING)
-        self._size -= len(dropped.members)
+        self.size -= len(dropped.members)

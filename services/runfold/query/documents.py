@@ -3,24 +3,15 @@ themselves.
 """
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.config import JsonDict
 
 from runfold_projections.admission import Outcome
-from runfold_projections.run import RunRecord
 from runfold_projections.validation import Fault
+from runfold_schemas.data import ItemList
 from runfold_schemas.messages import Message, Provider
-
-
-class RunList(BaseModel):
-    """A page of runs. The records are those that were saved last, which may lag a moment behind the
-    log.
-    """
-
-    runs: list[RunRecord]
-    next_cursor: str | None = Field(description="Null on the last page.")
 
 
 class LoggedEvent(BaseModel):
@@ -30,6 +21,11 @@ class LoggedEvent(BaseModel):
     log_time: int = Field(description="When the record was appended to the log, in milliseconds since 1970.")
     outcome: Outcome
     reason: str | None = Field(None, description="The reason, if the record was not simply accepted.")
+    effects: Literal["unsigned"] | None = Field(
+        None,
+        description="Present if the event would change memories, banks or shared state, and no key of effects"
+        " has signed it: no projector with keys lets it do that.",
+    )
     event: dict[str, Any] | None = Field(
         description="The event, with the same bytes as in the log; null for a record that cannot be decoded."
     )
@@ -59,7 +55,7 @@ class LedgerAnswer(BaseModel):
 
     run_id: str
     next_offset: int = Field(description="The first offset that is not in the ledger.")
-    messages: list[Message]
+    messages: ItemList[Message]
     faults: list[Fault] | None = Field(None, description="Present if `validate` was given.")
 
 
@@ -68,7 +64,7 @@ class NewMessages(BaseModel):
 
     model_config = ConfigDict(json_schema_extra={"example": {"messages": [_QUESTION]}})
 
-    messages: list[Message]
+    messages: ItemList[Message]
 
     @field_validator("messages")
     @classmethod
@@ -93,17 +89,34 @@ class SessionLedger(BaseModel):
     faults: list[Fault] | None = Field(None, description="Present if `validate` was given.")
 
 
+class FittedLedger(BaseModel):
+    """How a ledger was fitted to `fit_tokens`."""
+
+    tokens: int = Field(description="The tokens of the request's messages.")
+    counted_by: str = Field(description="How they were counted.")
+    left_out: int = Field(
+        description="The number of messages that neither the request nor a summary contains."
+    )
+    end_offset: int | None = Field(description="The `end_offset` of a `summary` of these messages.")
+    run_index: int = Field(description="The index of that summary's run in `runs`; 0 for a single run.")
+
+
 class _ProviderRequest(BaseModel):
     """A ledger as a model provider's request."""
 
     format: Provider
     request: dict[str, Any] = Field(description="The body of the request. Add model, tools and limits.")
     dropped: list[Fault] = Field(description="The parts that were left out.")
+    restated: list[Fault] = Field(
+        description="Instructions within the conversation that stand as the user's words, because the"
+        " model takes a system message only at the beginning."
+    )
     tool_names: dict[str, str] = Field(
         description="Changed names of tools, with the ledger's own names. Translate the name of a call"
         " back, or give `tool_names` when you record the response."
     )
     tool_ids: dict[str, str] = Field(description="Changed ids of calls, with the ledger's own ids.")
+    fitted: FittedLedger | None = Field(None, description="Present if `fit_tokens` was given.")
     faults: list[Fault] | None = Field(None, description="Present if `validate` was given.")
 
 

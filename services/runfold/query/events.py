@@ -2,11 +2,16 @@
 
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from runfold.log.effect_keys import EffectKeys, may_change_others
+from runfold.query.as_of import turn_before
 from runfold.query.history import History, Slice
 from runfold_projections.admission import Admitted
+from runfold_projections.as_of import CurrentTurn
+from runfold_projections.state import changes_others
 
 _ANSWER_BYTES_MAX = 4 * 1024 * 1024
 """The size of one answer, whatever its limit. A single event may be larger."""
@@ -21,42 +26,75 @@ class EventFilter:
     everything: bool = False
     """Also records that do not count: duplicates, rejected and undecodable records."""
 
-    def shows(self, admitted: Admitted) -> bool:
+    def shows(self, admitted: Admitted, turn_id: str | None) -> bool:
+        """Whether to show a record of this turn."""
         if not (admitted.counts or self.everything):
             return False
         if self.types and (admitted.event is None or admitted.event.type not in self.types):
             return False
-        return self.turn_id is None or (admitted.event is not None and admitted.event.turn_id == self.turn_id)
+        return self.turn_id is None or (admitted.event is not None and self.turn_id == turn_id)
 
-    def skips(self, slice_: Slice) -> bool:
-        """Whether none of a slice's records can be shown. It is known without reading them."""
+    def skips(self, slice_: Slice, current: CurrentTurn) -> bool:
+        """Whether none of a slice's records can be shown, and none begins or ends the turn. It is
+        known without reading them. `current` is the turn before the slice.
+        """
         if self.everything:
             return False
-        return (bool(self.types) and self.types.isdisjoint(slice_.types)) or not self._may_hold_turn(slice_)
+        if self.turn_id is not None:
+            if self.turn_id not in slice_.turns and current.turn_id != self.turn_id:
+                return True
+            if slice_.turns:
+                return False
+        return bool(self.types) and self.types.isdisjoint(slice_.types)
 
-    def _may_hold_turn(self, slice_: Slice) -> bool:
-        return self.turn_id is None or self.turn_id in slice_.turns
+
+Unsigned = Callable[[Admitted], bool]
+"""Whether a record changes its run alone, although its event would change what runs share."""
+
+
+def unsigned_in(keys: EffectKeys | None, topic: str) -> Unsigned:
+    """The test for the records of a run's topic."""
+
+    def is_unsigned(admitted: Admitted) -> bool:
+        event = admitted.event
+        return (
+            admitted.outcome == "accepted"
+            and event is not None
+            and changes_others(event)
+            and not may_change_others(keys, topic, admitted.record)
+        )
+
+    return is_unsigned
 
 
 async def events_page(
-    history: History, event_filter: EventFilter, *, first_offset: int, end: int, limit: int
+    history: History,
+    event_filter: EventFilter,
+    *,
+    first_offset: int,
+    end: int,
+    limit: int,
+    is_unsigned: Unsigned,
 ) -> bytes:
     """One answer of the events route: as many matching records as fit, and the offset of the
     next.
     """
     shown: list[bytes] = []
     size, next_offset = 0, max(first_offset, end)
+    current = CurrentTurn()
+    if event_filter.turn_id is not None and first_offset > 0:
+        current = await turn_before(history, first_offset)
     async for slice_ in history.slices(first_offset=first_offset, end=end):
-        for admitted in [] if event_filter.skips(slice_) else slice_.admitted():
-            if event_filter.shows(admitted):
+        for admitted in [] if event_filter.skips(slice_, current) else slice_.admitted():
+            if event_filter.shows(admitted, current.take(admitted)):
                 if len(shown) == limit or size > _ANSWER_BYTES_MAX:
                     return _render_page(history, shown, next_offset=admitted.record.offset)
-                shown.append(record_json(admitted))
+                shown.append(record_json(admitted, is_unsigned=is_unsigned(admitted)))
                 size += len(shown[-1])
     return _render_page(history, shown, next_offset=next_offset)
 
 
-def record_json(admitted: Admitted) -> bytes:
+def record_json(admitted: Admitted, *, is_unsigned: bool = False) -> bytes:
     """A record with its outcome. The event's bytes stay as they are, so numbers keep every digit.
 
     A record that cannot be decoded has no event, and its bytes are given as base64.
@@ -69,6 +107,8 @@ def record_json(admitted: Admitted) -> bytes:
     }
     if admitted.reason:
         facts["reason"] = admitted.reason
+    if is_unsigned:
+        facts["effects"] = "unsigned"
     if admitted.event is None:
         return json.dumps({**facts, "event": None, "value_base64": base64.b64encode(value).decode()}).encode()
     return b'%b,"event":%b}' % (json.dumps(facts).encode().removesuffix(b"}"), value)

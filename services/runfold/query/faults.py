@@ -1,34 +1,58 @@
 """Validating the messages of a stream, without holding all of them."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Unpack
 
-from runfold_projections.providers import validate
+from runfold_projections.providers import ValidateOptions, validate
+from runfold_projections.providers.blobs import Blobs
 from runfold_projections.validation import Fault, validate_strict
 from runfold_schemas.messages import Message, Provider, ToolUsePart
 
-Rules = Literal[Provider, "strict"]
-Validate = Callable[[Sequence[Message]], list[Fault]]
+RulesName = Literal[Provider, "strict"]
 
 
-def rules(name: Rules, *, thinking: bool) -> Validate:
-    """The validator of that name. `thinking`: the model is called with thinking on."""
-    return validate_strict if name == "strict" else partial(validate, provider=name, thinking=thinking)
+@dataclass(frozen=True)
+class Rules:
+    """The rules that a ledger is validated by: those of a provider, or the strict rules, which need
+    no options.
+    """
+
+    name: RulesName
+    options: ValidateOptions
+
+    @property
+    def provider(self) -> Provider | None:
+        """The provider whose rules these are. None for the strict rules."""
+        return None if self.name == "strict" else self.name
+
+    @property
+    def maker(self) -> str | None:
+        """The maker of the model that gets the request, if the caller named it."""
+        return self.options.get("maker")
+
+    def with_options(self, **options: Unpack[ValidateOptions]) -> "Rules":
+        """The same rules for a ledger or a request with these options too."""
+        return Rules(self.name, {**self.options, **options})
+
+    def faults(self, messages: Sequence[Message]) -> list[Fault]:
+        """The faults of a whole ledger."""
+        if self.provider is None:
+            return validate_strict(messages)
+        return validate(messages, self.provider, **self.options)
 
 
 class Validation:
-    """Finds in a stream of messages the faults that `validate` would find in the whole list.
+    """Finds in a stream of messages the faults that `rules` would find in the whole list.
 
     The strict rules compare a message with its neighbours only where an assistant's calls meet
     their results. So the list is cut before every message that does not follow calls, and each
     piece is validated alone. A provider's rules need the whole conversation, so it is not cut.
     """
 
-    def __init__(self, validate: Validate) -> None:
-        self._validate = validate
-        self._in_pieces = validate is validate_strict
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._in_pieces = rules.provider is None
         self._piece: list[Message] = []
         self._first_index = 0
         self._faults: list[Fault] = []
@@ -39,13 +63,16 @@ class Validation:
                 self._cut()
             self._piece.append(message)
 
-    def finish(self) -> list[Fault]:
-        """All faults, in the order of the messages."""
+    def finish(self, blobs: Blobs | None = None, *, broken_off: bool = False) -> list[Fault]:
+        """All faults, in the order of the messages. `blobs` has what the messages refer to, and
+        `broken_off` says whether the last response broke off.
+        """
+        self._rules = self._rules.with_options(broken_off=broken_off, blobs=blobs or None)
         self._cut()
         return self._faults
 
     def _cut(self) -> None:
-        self._faults += [_shift(fault, self._first_index) for fault in self._validate(self._piece)]
+        self._faults += [_shift(fault, self._first_index) for fault in self._rules.faults(self._piece)]
         self._first_index += len(self._piece)
         self._piece = []
 

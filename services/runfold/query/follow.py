@@ -9,15 +9,18 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from runfold.query.as_of import turn_before
 from runfold.query.events import EventFilter
 from runfold.query.live import Frame, LiveRuns, Seat, frame_of
 from runfold.query.runs import RunReader
-from runfold_schemas.errors import RunfoldError
+from runfold_projections.as_of import CurrentTurn
+from runfold_schemas.errors import QuarantinedError, RunfoldError
 
 _KEEP_ALIVE_SECONDS = 15.0
 _RETRY_MILLISECONDS = 1000
+_QUARANTINED_RETRY_MILLISECONDS = 30_000
 
 _log = logging.getLogger(__name__)
 
@@ -31,11 +34,15 @@ class Follower:
     until_end: bool = False
     """The stream ends when the run ends. Otherwise it stays open, since late events may follow."""
     keep_alive_seconds: float = _KEEP_ALIVE_SECONDS
+    turn: CurrentTurn = field(default_factory=CurrentTurn)
+    """The turn of the last record that was read."""
 
     async def stream(self, live: LiveRuns, reader: RunReader) -> AsyncGenerator[bytes, None]:
         """The stream, which only `until_end` ends. Its first chunk follows when the run was found.
         Raises as `RunReader.history` does.
         """
+        if self.event_filter.turn_id is not None and self.next_offset > 0:
+            self.turn = await turn_before(await reader.history(self.run_id), self.next_offset)
         while True:
             async with live.seat(self.run_id) as seat:
                 yield b"retry: %d\n\n" % _RETRY_MILLISECONDS
@@ -69,7 +76,8 @@ class Follower:
         shown = [
             frame.data
             for frame in frames
-            if frame.offset >= self.next_offset and self.event_filter.shows(frame.admitted)
+            if self.event_filter.shows(frame.admitted, self.turn.take(frame.admitted))
+            and frame.offset >= self.next_offset
         ]
         self.next_offset = max(self.next_offset, frames[-1].offset + 1) if frames else self.next_offset
         return b"".join(shown)
@@ -81,12 +89,18 @@ class Follower:
 
 async def until_failure(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """The whole stream, given its first chunk. An error ends the stream: its reader connects again
-    by itself, and names the last offset that it received.
+    by itself, and names the last offset that it received. If the run is in quarantine, an event
+    says so, and the reader waits longer.
     """
     async with aclosing(stream):
         try:
             yield first
             async for chunk in stream:
                 yield chunk
+        except QuarantinedError as error:
+            yield b"event: quarantined\nretry: %d\ndata: %b\n\n" % (
+                _QUARANTINED_RETRY_MILLISECONDS,
+                json.dumps(vars(error)).encode(),
+            )
         except RunfoldError as error:
             _log.warning("a follower has to connect again: %s", error)

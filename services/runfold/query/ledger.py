@@ -7,10 +7,12 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from runfold.query.checkpoints import Checkpoints
-from runfold.query.faults import Validate, Validation
+from runfold.query.faults import Rules, Validation
 from runfold.query.history import History, SnapshotHistory
 from runfold.query.ledger_reader import cached_members, join_members, read_ledger, render_members
-from runfold_projections.ledger import Fields
+from runfold.query.request_blobs import RequestBlobs
+from runfold_projections.endings import Ending
+from runfold_projections.open_message import Fields
 from runfold_projections.validation import Fault
 from runfold_schemas.messages import Message
 
@@ -23,8 +25,9 @@ async def run_ledger(
     *,
     end: int,
     checkpoints: Checkpoints,
+    blobs: RequestBlobs,
     more: Sequence[Message] = (),
-    validate: Validate | None = None,
+    validate: Rules | None = None,
 ) -> AsyncIterator[bytes]:
     """The answer for the first `end` offsets of a run, followed by the caller's own messages."""
     added = [message.model_dump() for message in more]
@@ -35,30 +38,37 @@ async def run_ledger(
             yield join_members(members, render_members(added))
             yield b"]}"
             return
-    messages = MessageArray(validate)
-    async for portion in read_ledger(history, end=end):
-        yield messages.render(portion)
-    yield messages.render(added)
-    yield b"]%b}" % messages.faults()
+    messages, ending = MessageArray(validate, blobs), Ending()
+    async for portion in read_ledger(history, end=end, ending=ending if validate else None):
+        yield messages.render(portion, history.log_id)
+    yield messages.render(added, history.log_id)
+    yield b"]%b}" % await messages.faults(broken_off=ending.broken_off and not more)
 
 
 async def session_ledger(
-    session_id: str, histories: AsyncIterator[History], *, validate: Validate | None = None
+    session_id: str,
+    histories: AsyncIterator[History],
+    *,
+    blobs: RequestBlobs,
+    validate: Rules | None = None,
 ) -> AsyncIterator[bytes]:
     """The answer for the runs of a session, one after the other. Its member `runs` counts the
     messages of each run.
     """
-    messages = MessageArray(validate)
+    messages = MessageArray(validate, blobs)
     runs: list[dict[str, Any]] = []
+    broken_off = False
     yield b'{"session_id":%b,"messages":[' % _json(session_id)
     async for history in histories:
-        before = messages.count
-        async for portion in read_ledger(history, end=history.end):
-            yield messages.render(portion)
+        before, ending = messages.count, Ending()
+        async for portion in read_ledger(history, end=history.end, ending=ending if validate else None):
+            yield messages.render(portion, history.log_id)
+        if messages.count > before:
+            broken_off = ending.broken_off
         runs.append(
             {"run_id": history.run_id, "next_offset": history.end, "messages": messages.count - before}
         )
-    yield b'],"runs":%b%b}' % (_json(runs), messages.faults())
+    yield b'],"runs":%b%b}' % (_json(runs), await messages.faults(broken_off=broken_off))
 
 
 class MessageArray:
@@ -66,23 +76,36 @@ class MessageArray:
     `validate` is set.
     """
 
-    def __init__(self, validate: Validate | None) -> None:
+    def __init__(self, validate: Rules | None, blobs: RequestBlobs) -> None:
         self._validation = Validation(validate) if validate else None
+        self._blobs = blobs
+        provider = validate.provider if validate else None
+        self._fetching = blobs.fetching(provider, validate.maker) if validate and provider else None
         self.count = 0
 
-    def render(self, messages: Sequence[Fields]) -> bytes:
+    def render(self, messages: Sequence[Fields], log_id: str) -> bytes:
+        """The next messages, which are of this log."""
         if self._validation:
-            self._validation.feed(_MESSAGES.validate_python(messages))
+            self._validation.feed(validated := _MESSAGES.validate_python(messages))
+            if self._fetching:
+                self._fetching.add(log_id, validated)
         rendered = render_members(messages)
         separator = b"," if self.count and messages else b""
         self.count += len(messages)
         return separator + rendered
 
-    def faults(self) -> bytes:
-        """The answer's member `faults`; empty without validation."""
+    async def faults(self, *, broken_off: bool) -> bytes:
+        """The answer's member `faults`; empty without validation. `broken_off`: the last response
+        broke off.
+        """
         if self._validation is None:
             return b""
-        return b',"faults":' + _FAULTS.dump_json(self._validation.finish(), exclude_none=True)
+        if self._fetching is None:
+            faults = self._validation.finish(broken_off=broken_off)
+        else:
+            async with self._blobs.fetched(self._fetching) as fetched:
+                faults = self._validation.finish(fetched, broken_off=broken_off)
+        return b',"faults":' + _FAULTS.dump_json(faults, exclude_none=True)
 
 
 def _json(value: Any) -> bytes:

@@ -29,10 +29,14 @@ from runfold_projections.amendments import (
     expand_events,
     offset_of,
 )
+from runfold_projections.endings import Ending
 from runfold_projections.exchanges import ResultPlan, ResultPlanner
-from runfold_projections.ledger import Draft, Fields
+from runfold_projections.ledger import Draft
+from runfold_projections.open_message import Fields
 from runfold_projections.portions import PortionFold
+from runfold_schemas.codec import decode
 from runfold_schemas.events import AnyEvent, EventAmended, ToolCall, ToolResult
+from runfold_schemas.ledger_events import LedgerEvent
 
 HELD_BYTES_MAX: Final = 3 * 1024 * 1024
 """The JSON of the events that are held at once. In memory they take five times as much. 3,000
@@ -65,15 +69,21 @@ class _Events(Protocol):
     @property
     def plan(self) -> ResultPlan: ...
 
-    def portions(self) -> AsyncIterator[Iterable[tuple[Place, AnyEvent]]]: ...
+    def portions(self, ending: Ending | None = None) -> AsyncIterator[Iterable[tuple[Place, LedgerEvent]]]:
+        """The events in portions. `ending` gets those of the log."""
+        ...
 
     async def fields(self, drafts: Sequence[Draft]) -> list[Fields]:
         """The drafts as messages, with their late results."""
 
 
-async def read_ledger(history: History, *, end: int) -> AsyncGenerator[list[Fields], None]:
-    """The messages of a run's first `end` offsets, in portions."""
-    async for portion in _read_portions(await _read_events(history, end=end)):
+async def read_ledger(
+    history: History, *, end: int, ending: Ending | None = None
+) -> AsyncGenerator[list[Fields], None]:
+    """The messages of a run's first `end` offsets, in portions. `ending` gets the events of the
+    log.
+    """
+    async for portion in _read_portions(await _read_events(history, end=end), ending):
         yield portion.messages
 
 
@@ -81,7 +91,7 @@ async def cached_members(history: SnapshotHistory, checkpoints: Checkpoints, *, 
     """The messages of a run's first `end` offsets, as members of a JSON array. None if the run
     amends itself, or if the ledger or one of its messages is too large to be held.
     """
-    key = (history.edition.name, history.log_id)
+    key = (history.edition.name, history.log_id, history.epoch)
     begin = checkpoints.get(key)
     members = await _continue(begin, history, end=end) if begin.offset <= end else None
     if members is None and begin is not BEGINNING:
@@ -91,8 +101,21 @@ async def cached_members(history: SnapshotHistory, checkpoints: Checkpoints, *, 
     if members is None:
         return None
     checkpoint, open_members = members
-    checkpoints.keep(key, checkpoint)
+    if checkpoint.offset <= history.stored_end:
+        checkpoints.keep(key, checkpoint)
+    else:
+        # An operator may still skip a record that is in no page.
+        await cached_members(history, checkpoints, end=history.stored_end)
     return join_members(checkpoint.members, open_members)
+
+
+def counting_events(slice_: Slice) -> list[tuple[int, AnyEvent]]:
+    """The events of a slice that count, with their offsets."""
+    return [
+        (admitted.record.offset, admitted.event)
+        for admitted in slice_.admitted()
+        if admitted.event is not None and admitted.counts
+    ]
 
 
 def render_members(messages: Sequence[Fields]) -> bytes:
@@ -105,13 +128,17 @@ def join_members(*members: bytes) -> bytes:
 
 
 async def _read_events(history: History, *, end: int) -> "_Events":
-    held = await HeldEvents.read(history, first_offset=0, end=end)
-    return held if held.end == end else await LoggedEvents.read(history, end=end)
+    # Most events that are that many are too large to be held.
+    if end <= _CACHED_EVENTS_MAX:
+        held = await HeldEvents.read(history, first_offset=0, end=end)
+        if held.end == end:
+            return held
+    return await LoggedEvents.read(history, end=end)
 
 
-async def _read_portions(events: _Events) -> AsyncGenerator[Portion, None]:
+async def _read_portions(events: _Events, ending: Ending | None = None) -> AsyncGenerator[Portion, None]:
     fold = PortionFold(events.plan)
-    async for portion in events.portions():
+    async for portion in events.portions(ending):
         messages = await events.fields(fold.feed(portion))
         yield Portion(messages, fold.offset, fold.closed)
         await asyncio.sleep(0)
@@ -157,41 +184,58 @@ class HeldEvents:
     """Events of a log that are held in memory."""
 
     def __init__(
-        self, events: Mapping[Place, AnyEvent], plan: ResultPlan, *, is_amended: bool, end: int
+        self,
+        log: Sequence[tuple[int, LedgerEvent]],
+        events: Mapping[Place, LedgerEvent],
+        plan: ResultPlan,
+        *,
+        is_amended: bool,
+        end: int,
     ) -> None:
         self.plan = plan
         self.is_amended = is_amended
         self.end = end
+        self._log = log
         self._events = events
 
     @classmethod
     async def read(cls, history: History, *, first_offset: int, end: int) -> "HeldEvents":
         """The events from `first_offset` to `end`, or to where they are too many to hold."""
-        log: list[tuple[int, AnyEvent]] = []
+        log: list[tuple[int, LedgerEvent]] = []
+        values: list[bytes] = []
         types: set[str] = set()
         size, reached = 0, end
         async for slice_ in history.slices(first_offset=first_offset, end=end):
             types.update(slice_.types)
-            for admitted in slice_.admitted():
-                if admitted.event is not None and admitted.counts:
-                    log.append((admitted.record.offset, admitted.event))
-                    size += len(admitted.record.value or b"")
+            for record, event in slice_.ledger_events():
+                log.append((record.offset, event))
+                values.append(value := record.value or b"")
+                size += len(value)
             if size > HELD_BYTES_MAX:
                 reached = slice_.next_offset
                 break
             await asyncio.sleep(0)
         is_expanded = not EXPANDED_TYPES.isdisjoint(types)
         amendments = amendments_of(log) if is_expanded else {}
-        planner, events = ResultPlanner(), dict[Place, AnyEvent]()
+        if amendments:
+            log = [
+                (offset, decode(value) if offset in amendments else event)
+                for (offset, event), value in zip(log, values, strict=True)
+            ]
+        planner, events = ResultPlanner(), dict[Place, LedgerEvent]()
         for begin in range(0, len(log), _PORTION):
             portion = log[begin : begin + _PORTION]
             for place, event in expand_events(portion, amendments) if is_expanded else portion:
                 events[place] = event
                 planner.feed(place, event)
             await asyncio.sleep(0)
-        return cls(events, planner.plan(), is_amended=bool(amendments), end=reached)
+        return cls(log, events, planner.plan(), is_amended=bool(amendments), end=reached)
 
-    async def portions(self) -> AsyncGenerator[Iterable[tuple[Place, AnyEvent]], None]:
+    async def portions(
+        self, ending: Ending | None = None
+    ) -> AsyncGenerator[Iterable[tuple[Place, LedgerEvent]], None]:
+        if ending is not None:
+            ending.feed(self._log)
         events = list(self._events.items())
         for begin in range(0, len(events), _PORTION):
             yield events[begin : begin + _PORTION]
@@ -201,9 +245,7 @@ class HeldEvents:
 
     def calls(self) -> Iterable[str]:
         """The ids of all calls."""
-        return (
-            event.data.tool_call_id for event in self._events.values() if isinstance(event.data, ToolCall)
-        )
+        return (event.data.tool_call_id for event in self._events.values() if type(event.data) is ToolCall)
 
     def answers_any(self, calls: frozenset[str]) -> bool:
         """Whether a result answers one of these earlier calls."""
@@ -237,31 +279,46 @@ class LoggedEvents:
         planner = ResultPlanner()
         amended: dict[int, EventAmended] = {}
         async for slice_ in history.slices(end=end):
-            if not _PLANNED_TYPES.isdisjoint(slice_.types):
-                events = _counting_events(slice_)
+            if EXPANDED_TYPES.isdisjoint(slice_.types) and not amendments:
+                if not _PLANNED_TYPES.isdisjoint(slice_.types):
+                    _feed_tools(planner, slice_)
+            elif not _PLANNED_TYPES.isdisjoint(slice_.types):
+                events = _ledger_log(slice_, amendments)
                 amended |= amendments_of(events)
                 for place, event in expand_events(events, amendments):
                     planner.feed(place, event)
             await asyncio.sleep(0)
         return planner.plan(), amended
 
-    async def portions(self) -> AsyncGenerator[Iterable[tuple[Place, AnyEvent]], None]:
+    async def portions(
+        self, ending: Ending | None = None
+    ) -> AsyncGenerator[Iterable[tuple[Place, LedgerEvent]], None]:
         async for slice_ in self._history.slices(end=self._end):
-            yield expand_events(_counting_events(slice_), self._amendments)
+            log = _ledger_log(slice_, self._amendments)
+            if ending is not None:
+                ending.feed(log)
+            yield expand_events(log, self._amendments)
 
     async def fields(self, drafts: Sequence[Draft]) -> list[Fields]:
         return [draft.fields(await self._late_results(draft)) for draft in drafts]
 
-    async def _late_results(self, draft: Draft) -> Mapping[Place, AnyEvent]:
+    async def _late_results(self, draft: Draft) -> Mapping[Place, LedgerEvent]:
         return {
             place: event_at(place, await self._history.event(offset_of(place)), self._amendments)
             for place in draft.late
         }
 
 
-def _counting_events(slice_: Slice) -> list[tuple[int, AnyEvent]]:
-    return [
-        (admitted.record.offset, admitted.event)
-        for admitted in slice_.admitted()
-        if admitted.event is not None and admitted.counts
-    ]
+def _feed_tools(planner: ResultPlanner, slice_: Slice) -> None:
+    for offset, is_call, tool_id in slice_.tool_events():
+        if is_call:
+            planner.feed_call(offset, tool_id)
+        else:
+            planner.feed_result(offset, tool_id)
+
+
+def _ledger_log(slice_: Slice, amendments: Amendments) -> Sequence[tuple[int, LedgerEvent]]:
+    """The events of a slice that count, with their offsets. Amended events are whole."""
+    if amendments:
+        return counting_events(slice_)
+    return [(record.offset, event) for record, event in slice_.ledger_events()]

@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 
 from runfold.client.memory import MemorySelection, Published
 from runfold.log.shared import deciding
-from runfold.query.shared import SharedReader
+from runfold.query.shared import SharedReader, refuse_quarantined
+from runfold.store.edition import Edition
 from runfold.store.memories import cursor_after
-from runfold_projections.memory import BankRecord, Head, MemoryRecord, Refused, Revision
+from runfold_projections.memory import BankRecord, Head, HeadAt, MemoryRecord, Refused, Revision
 from runfold_schemas.cursors import decode_offset, encode_offset
 from runfold_schemas.memories import bank_key, memory_key
 from runfold_schemas.topics import Partition
@@ -22,40 +23,53 @@ class StoredMemories:
 
     def __init__(self, shared: SharedReader) -> None:
         self._shared = shared
-        self._topics = shared.topics
+        self._names = shared.names
 
     async def bank(self, bank_id: str) -> BankRecord | None:
-        edition = await self._shared.edition_of_keys(bank_key(bank_id))
-        return (await edition.banks.get([bank_id])).get(bank_id) if edition else None
+        async def read(edition: Edition) -> BankRecord | None:
+            return (await edition.banks.get([bank_id])).get(bank_id)
+
+        return await self._shared.find(bank_key(bank_id), read)
 
     async def banks(self, *, limit: int, cursor: str | None) -> tuple[list[BankRecord], str | None]:
-        edition = await self._shared.edition_of_topic(self._topics.banks)
+        edition = await self._shared.edition_of_topic(self._names.banks)
         return await edition.banks.list(limit=limit, cursor=cursor) if edition else ([], None)
 
     async def outcomes(self, published: Sequence[Published]) -> list[Refused | MemoryRecord | None]:
         ends: dict[Partition, int] = {}
+        topics = await self._shared.topics()
         for change in published:
-            partition = deciding(self._topics, change.key)
+            partition = deciding(topics, change.key)
             ends[partition] = max(ends.get(partition, 0), change.offset + 1)
         edition = await self._shared.edition_at(ends)
         if edition is None:
             return []
-        refused, records = await asyncio.gather(
+        refused, records, _ = await asyncio.gather(
             edition.shared_positions.refusals((change.key, change.event_id) for change in published),
             edition.memories.get([change.key for change in published], now=datetime.now(UTC)),
+            # One of the changes may have put its memory into quarantine just now.
+            refuse_quarantined(edition, {change.key for change in published}),
         )
-        return [refused.get((change.key, change.event_id)) or records.get(change.key) for change in published]
+        clear = {key: await self._shared.revealed_memory(record) for key, record in records.items()}
+        return [refused.get((change.key, change.event_id)) or clear.get(change.key) for change in published]
 
     async def head(self, bank_id: str, memory_id: str) -> Head | None:
         key = memory_key(bank_id, memory_id)
-        edition = await self._shared.edition_of_keys(key)
-        known = (await edition.shared_positions.heads([key])).get(key) if edition else None
+
+        async def read(edition: Edition) -> HeadAt | None:
+            return (await edition.shared_positions.heads([key])).get(key)
+
+        known = await self._shared.find(key, read)
         return known.head if known else None
 
     async def find(self, bank_id: str, memory_id: str) -> MemoryRecord | None:
         key = memory_key(bank_id, memory_id)
-        edition = await self._shared.edition_of_keys(key)
-        return (await edition.memories.get([key], now=datetime.now(UTC))).get(key) if edition else None
+
+        async def read(edition: Edition) -> MemoryRecord | None:
+            record = (await edition.memories.get([key], now=datetime.now(UTC))).get(key)
+            return record if record is None else await self._shared.revealed_memory(record)
+
+        return await self._shared.find(key, read)
 
     async def revisions(
         self,
@@ -67,6 +81,7 @@ class StoredMemories:
         limit: int,
         cursor: str | None,
     ) -> tuple[list[Revision], str | None]:
+        self._shared.check_filter(labels)
         key = memory_key(bank_id, memory_id)
         before = decode_offset(cursor) if cursor is not None else None
         edition = await self._shared.edition_of_keys(key)
@@ -75,20 +90,26 @@ class StoredMemories:
         page = await edition.revisions.list(
             key, since=since, labels=labels, now=datetime.now(UTC), before=before, limit=limit + 1
         )
-        return page[:limit], encode_offset(page[limit - 1].offset) if len(page) > limit else None
+        following = encode_offset(page[limit - 1].offset) if len(page) > limit else None
+        return [await self._shared.revealed_revision(revision) for revision in page[:limit]], following
 
     async def revision(self, bank_id: str, memory_id: str, revision_id: str) -> Revision | None:
         key = memory_key(bank_id, memory_id)
-        edition = await self._shared.edition_of_keys(key)
-        if edition is None:
-            return None
-        offset = (await edition.shared_positions.first_offsets([(key, revision_id)])).get((key, revision_id))
-        return await edition.revisions.get(key, offset, now=datetime.now(UTC)) if offset is not None else None
+
+        async def read(edition: Edition) -> Revision | None:
+            offsets = await edition.shared_positions.first_offsets([(key, revision_id)])
+            offset = offsets.get((key, revision_id))
+            if offset is None:
+                return None
+            revision = await edition.revisions.get(key, offset, now=datetime.now(UTC))
+            return revision if revision is None else await self._shared.revealed_revision(revision)
+
+        return await self._shared.find(key, read)
 
     async def list(
         self, bank_id: str, selection: MemorySelection, *, limit: int, cursor: str | None
     ) -> tuple[list[MemoryRecord], str | None]:
-        edition = await self._shared.edition_of_topic(self._topics.memories)
+        edition = await self._shared.edition_of_topic(self._names.memories)
         if edition is None:
             return [], None
         listed = edition.memories.list(
@@ -101,7 +122,8 @@ class StoredMemories:
         )
         page: list[MemoryRecord] = []
         async with aclosing(listed):
-            async for record in listed:
+            async for stored in listed:
+                record = await self._shared.revealed_memory(stored)
                 if selection.matches is None or selection.matches(record):
                     page.append(record)
                 if len(page) > limit:

@@ -2,29 +2,36 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from fastapi import Depends, Header, Path, Query
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, WithJsonSchema
 
-from runfold.query.as_of import AsOf
+from runfold.http.authorisation import current_principal
+from runfold.http.parameters import made
+from runfold.permissions.limits import only_choice
 from runfold.query.events import EventFilter
-from runfold.query.faults import Rules, Validate, rules
+from runfold.query.faults import Rules, RulesName
 from runfold.query.history import Source
 from runfold.query.requests import RequestFormat
-from runfold.store.runs import RunFilter
+from runfold.query.run_selection import RunParameters, RunSelection
+from runfold_projections.as_of import AsOf
+from runfold_projections.budget import Budget
 from runfold_projections.providers import Lossy
 from runfold_schemas.codec import event_types
 from runfold_schemas.cursors import PAGE_MAX
+from runfold_schemas.data import Maker
 from runfold_schemas.errors import InvalidEventError
+from runfold_schemas.lists import ShownStatus
 from runfold_schemas.messages import Provider
-from runfold_schemas.runs import Status
 from runfold_schemas.topics import OFFSET_MAX
 
 RunId = Annotated[str, Path(description="The run's id, percent-encoded: `/` is `%2F`.", examples=["run-1"])]
 SessionId = Annotated[
     str, Path(description="The session's id, percent-encoded: `/` is `%2F`.", examples=["s-1"])
 ]
+
+StateKey = Annotated[str, Path(description="The key of state, percent-encoded.", examples=["order"])]
 
 MinOffset = Annotated[
     int | None,
@@ -66,11 +73,18 @@ LastEventId = Annotated[
 ]
 
 
-def run_filter(
+_STATUS: Final = WithJsonSchema({"type": "string", "enum": list(get_args(ShownStatus))})
+
+
+async def run_selection(
     *,
-    agent_id: Annotated[str | None, Query(description="Runs of this agent.")] = None,
-    session_id: Annotated[str | None, Query(description="Runs of this session.")] = None,
-    status: Annotated[Status | None, Query(description="Runs in this status.")] = None,
+    status: Annotated[
+        list[Annotated[str, _STATUS]],
+        Query(
+            description="Runs in this status, or in one of several. `open`: the own runs of sessions that go"
+            " on, which `running` contains too."
+        ),
+    ] = [],  # noqa: B006  # FastAPI copies it
     label: Annotated[
         list[str],
         Query(
@@ -78,28 +92,39 @@ def run_filter(
             examples=[["channel:chat"]],
         ),
     ] = [],  # noqa: B006  # FastAPI copies it
-    since: Annotated[
-        AwareDatetime | None, Query(description="Runs that started at this time or later.")
-    ] = None,
-    until: Annotated[AwareDatetime | None, Query(description="Runs that started before this time.")] = None,
-) -> RunFilter:
-    return RunFilter(
-        agent_id=agent_id,
-        session_id=session_id,
-        status=status,
-        labels=label_filter(label) or None,
-        since=since,
-        until=until,
+    agent_id: Annotated[str | None, Query(description="Runs of this agent.")] = None,
+    others: Annotated[RunParameters, Query()],
+) -> RunSelection:
+    return RunSelection(
+        # `check_permission` refuses other agents.
+        agent_id=only_choice(current_principal().agents, agent_id),
+        status=_statuses(status),
+        labels=label_filter(label),
+        **dict(others),
     )
 
 
-def event_filter(
+def _statuses(texts: Sequence[str]) -> tuple[ShownStatus, ...]:
+    known: tuple[ShownStatus, ...] = get_args(ShownStatus)
+    for text in texts:
+        if text not in known:
+            raise InvalidEventError(f"status {text!r} is none of {', '.join(known)}", field="status")
+    return tuple(status for status in known if status in texts)
+
+
+async def event_filter(
     *,
     type: Annotated[  # noqa: A002  # the parameter's name on the wire
         list[str],
         Query(description="Only events of this type, or of one of several types.", examples=[["tool_call"]]),
     ] = [],  # noqa: B006  # FastAPI copies it
-    turn_id: Annotated[str | None, Query(description="Only events of this turn.")] = None,
+    turn_id: Annotated[
+        str | None,
+        Query(
+            description="Only events of this turn. An event without a turn belongs to the turn of the event"
+            " before it."
+        ),
+    ] = None,
     outcome: Annotated[
         str | None,
         Query(
@@ -112,47 +137,71 @@ def event_filter(
     return EventFilter(types=event_types(type), turn_id=turn_id, everything=outcome == "all")
 
 
-def as_of(
+async def as_of(
     *,
     as_of_offset: Annotated[
         int | None,
-        Query(ge=0, le=OFFSET_MAX, description="The ledger up to this offset, which it includes."),
+        Query(ge=0, le=OFFSET_MAX, description="The run up to this offset, which it includes."),
     ] = None,
     as_of_time: Annotated[
         AwareDatetime | None,
-        Query(description="The ledger before the first record that was appended after this time."),
+        Query(description="The run before the first record that was appended after this time."),
     ] = None,
     as_of_turn: Annotated[
-        str | None, Query(description="The ledger up to the last event of this turn.")
+        str | None, Query(description="The run up to the event that begins the turn after this one.")
     ] = None,
     before_turn: Annotated[
         str | None,
         Query(
-            description="The ledger before the first event of this turn, for example to run a failed turn"
-            " again."
+            description="The run before the first event of this turn, for example to run a failed turn again."
         ),
     ] = None,
 ) -> AsOf:
     return AsOf(offset=as_of_offset, time=as_of_time, turn=as_of_turn, before_turn=before_turn)
 
 
-def validator(
+MakerName = Annotated[
+    Maker | None,
+    Query(
+        description="The maker of the model that gets the request, for example `api.groq.com`. Only the"
+        " maker of a response gets back its thinking and its unknown members. By default the maker of"
+        " the last response."
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    Query(
+        max_length=200,
+        description="The name of the model that gets the request, if its public rules differ from those"
+        " of others. With `validate`, a request that ends with the assistant is a fault if the model"
+        " refuses it.",
+    ),
+]
+
+
+async def validator(
     *,
     validate: Annotated[
-        Rules | None,
+        RulesName | None,
         Query(
             description="Add `faults`: the reasons for which this provider would refuse the messages."
             " `strict`: the reasons for which the ledger is incomplete for every provider."
         ),
     ] = None,
     thinking: Annotated[
-        bool, Query(description="For `bedrock`: the model is called with thinking on.")
+        bool,
+        Query(
+            description="For `validate`: the request turns thinking on, for which Anthropic and Bedrock have"
+            " rules of their own."
+        ),
     ] = False,
-) -> Validate | None:
-    return rules(validate, thinking=thinking) if validate else None
+    maker: MakerName = None,
+    model: ModelName = None,
+) -> Rules | None:
+    return Rules(validate, {"thinking": thinking, "maker": maker, "model": model}) if validate else None
 
 
-def request_format(
+async def request_format(
     *,
     format: Annotated[  # noqa: A002  # the parameter's name on the wire
         Literal["canonical", Provider],
@@ -167,14 +216,35 @@ def request_format(
             " `dropped`."
         ),
     ] = "refuse",
+    maker: MakerName = None,
+    model: ModelName = None,
+    with_thinking: Annotated[
+        bool, Query(description="`false`: leave out the thinking of earlier responses.")
+    ] = True,
+    fit_tokens: Annotated[
+        int | None,
+        Query(
+            ge=1,
+            le=2**53,
+            description="Fit the request into this number of tokens: the beginning of the conversation is"
+            " left out if necessary, or replaced by a `summary` in the log. Needs a provider's `format`.",
+        ),
+    ] = None,
 ) -> RequestFormat | None:
-    return None if format == "canonical" else RequestFormat(format, lossy)
+    if format == "canonical":
+        if fit_tokens is not None:
+            raise InvalidEventError("fit_tokens needs the format of a provider", field="fit_tokens")
+        return None
+    budget = None if fit_tokens is None else Budget(tokens=fit_tokens)
+    return RequestFormat(
+        format, {"lossy": lossy, "maker": maker, "model": model, "with_thinking": with_thinking}, budget
+    )
 
 
-RunFilters = Annotated[RunFilter, Depends(run_filter)]
+Selection = Annotated[RunSelection, Depends(run_selection)]
 EventFilters = Annotated[EventFilter, Depends(event_filter)]
 CutOff = Annotated[AsOf, Depends(as_of)]
-Validator = Annotated[Validate | None, Depends(validator)]
+Validator = Annotated[Rules | None, Depends(validator)]
 FormatQuery = Annotated[RequestFormat | None, Depends(request_format)]
 
 
@@ -189,7 +259,7 @@ class LedgerParameters:
     source: From = "snapshot"
 
 
-LedgerQuery = Annotated[LedgerParameters, Depends()]
+LedgerQuery = Annotated[LedgerParameters, made(LedgerParameters)]
 
 
 def label_filter(texts: Sequence[str], *, field: str = "label") -> dict[str, str]:

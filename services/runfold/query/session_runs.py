@@ -10,7 +10,6 @@ from runfold.query.history import History
 from runfold.query.runs import RunReader
 from runfold.query.stored_runs import StoredRuns
 from runfold.store.runs import RunFilter, RunState
-from runfold_projections.run import RunRecord
 from runfold_schemas.cursors import decode_cursor, encode_cursor
 from runfold_schemas.errors import RunNotFoundError
 from runfold_schemas.topics import check_session_id
@@ -35,7 +34,7 @@ class SessionRuns:
 
     async def runs(
         self, session_id: str, *, limit: int, cursor: str | None = None
-    ) -> tuple[list[RunRecord], str | None]:
+    ) -> tuple[list[RunState], str | None]:
         """A page of the session's runs, the oldest first, and the cursor of the next page.
 
         Raises `InvalidEventError` for a foreign cursor, `InvalidIdError`, `UnavailableError`.
@@ -43,7 +42,7 @@ class SessionRuns:
         after = decode_cursor(cursor, _RUN_ORDER) if cursor is not None else (0, "")
         following = [(order, state) for order, state in await self._sorted(session_id) if order > after]
         next_cursor = encode_cursor(*following[limit - 1][0]) if len(following) > limit else None
-        return [state.record for _, state in following[:limit]], next_cursor
+        return [state for _, state in following[:limit]], next_cursor
 
     async def histories(self, session_id: str) -> AsyncIterator[History]:
         """The runs one after the other. Each is read as it is when the caller asks for it."""
@@ -60,6 +59,7 @@ class SessionRuns:
         while cursor is not None:
             more, cursor = await self._stored_runs.runs(of_session, limit=_BATCH, cursor=cursor)
             states += more
+        states = await self._runs.sound(states)
         times = await self._stored_runs.first_times([state.log_id for state in states])
         orders = [(times.get(state.log_id, _NOT_STORED), state.log_id) for state in states]
         return sorted(zip(orders, states, strict=True), key=itemgetter(0))

@@ -7,31 +7,37 @@ not reached yet is read from its log.
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from runfold.client.prefixes import check_offset
 from runfold.client.session import (
+    NOW,
     EventSelection,
     RecordedEvent,
     Session,
     is_selected,
     is_shown,
     shared_scopes,
+    user_of_scopes,
 )
 from runfold.log.reader import LogGoneError
-from runfold.log.shared import deciding
+from runfold.query.as_of import end_of
 from runfold.query.history import History, Slice, SnapshotHistory
 from runfold.query.runs import RunReader
 from runfold.query.shared import SharedReader
+from runfold.query.unforeseen import reading_run
 from runfold.store.edition import Edition
 from runfold.store.sessions import SessionFilter
 from runfold.store.state import own_scope
-from runfold_projections.run import fold
+from runfold_projections.as_of import AsOf
+from runfold_projections.run import RunRecord, fold
 from runfold_projections.session import SessionRecord, life_of
 from runfold_projections.state import Value, own_changes
 from runfold_schemas.catalog import Life
 from runfold_schemas.codec import Record, decode
-from runfold_schemas.errors import InvalidIdError, UnavailableError
+from runfold_schemas.errors import InvalidIdError, QuarantinedError, UnavailableError
 from runfold_schemas.sessions import session_key
 from runfold_schemas.topics import Partition
 
@@ -52,40 +58,63 @@ class StoredSessions:
     def __init__(self, shared: SharedReader, runs: RunReader) -> None:
         self._shared = shared
         self._runs = runs
-        self._topics = shared.topics
+        self._names = shared.names
 
     async def find(self, session_id: str) -> SessionRecord | None:
-        edition = await self._shared.edition_of_keys(session_key(session_id))
-        if edition is None:
-            return None
-        return (await edition.sessions.get([session_id])).get(session_id)
+        async def read(edition: Edition) -> SessionRecord | None:
+            record = (await edition.sessions.get([session_id])).get(session_id)
+            return record if record is None else await self._shared.revealed_session(record)
 
-    async def view(self, record: SessionRecord, selection: EventSelection | None) -> Session:
+        return await self._shared.find(session_key(session_id), read)
+
+    async def view(
+        self, record: SessionRecord, selection: EventSelection | None, moment: AsOf = NOW
+    ) -> Session:
+        if moment != NOW:
+            return await self._view_as_of(record, selection, moment)
         scopes = shared_scopes(record)
         at = self._run_partition(record)
-        ends = await self._shared.ends({*(deciding(self._topics, scope) for scope in scopes), at})
-        end = ends.pop(at, None)
-        if end is None:
-            raise LogGoneError(at.topic)
+        ends = await self._shared.ends({*await self._shared.deciding(scopes), at})
+        end = await self._runs.log_end(at, ends.pop(at, None))
         shared = await self._values(await self._shared.edition_at(ends), scopes)
         return await self._session(record, end, shared, selection)
+
+    async def _view_as_of(
+        self, record: SessionRecord, selection: EventSelection | None, moment: AsOf
+    ) -> Session:
+        at = self._run_partition(record)
+        log_end = await self._runs.log_end(at, (await self._shared.ends({at})).get(at))
+        check_offset(moment, record.run_id, log_end=log_end)
+        history, _ = await self._history(life_of(record), log_end)
+        end = await end_of(moment, history)
+        folded = await _fold(history, _Folded(RunRecord(run_id=record.run_id), -1, {}), end=end)
+        events: Sequence[RecordedEvent] = ()
+        if selection is not None:
+            last = end if selection.end_offset is None else min(end, selection.end_offset)
+            events = await _events(history, replace(selection, end_offset=last))
+        return self._session_of(record, folded, {}, events)
 
     async def _session(
         self, record: SessionRecord, end: int, shared: Mapping[str, Any], selection: EventSelection | None
     ) -> Session:
         history, own = await self._history(life_of(record), end)
-        run, last_offset = history.base, history.base_last_offset
-        # The saved state may lag behind the pages, so later records are folded here.
-        async for slice_ in history.slices(first_offset=run.next_offset):
-            records = slice_.admitted()
-            run = fold(run, records).model_copy(update={"next_offset": slice_.next_offset})
-            for admitted in records:
-                last_offset = admitted.record.offset if admitted.counts else last_offset
-                changes = own_changes(admitted).items()
-                own |= {key: value for key, value in changes if _is_later(own, key, value)}
-            await asyncio.sleep(0)
+        # What is revealed once is never revealed again: clear text may look like a ciphertext.
+        own = await self._shared.revealed_own(own, record)
+        folded = _Folded(await self._runs.revealed(history.base), history.base_last_offset, own)
+        folded = await _fold(history, folded, end=history.end)
         events = await _events(history, selection) if selection is not None else ()
-        return Session(record, run, history.end, last_offset, {**_plain(own), **shared}, events)
+        return self._session_of(record, folded, shared, events)
+
+    def _session_of(
+        self,
+        record: SessionRecord,
+        folded: "_Folded",
+        shared: Mapping[str, Any],
+        events: Sequence[RecordedEvent],
+    ) -> Session:
+        run, last_offset, own = folded
+        state = {**self._shared.shown(_plain(own)), **shared}
+        return Session(record, run, run.next_offset, last_offset, state, events)
 
     async def _history(self, life: Life, end: int) -> tuple[History, dict[str, Value]]:
         """The run up to `end` at least, and its saved own state, which holds nothing later than the
@@ -105,9 +134,13 @@ class StoredSessions:
         return self._runs.log_history(life, end=end), {}
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
-        return await self._values(await self._shared.edition_of_keys(*scopes), scopes)
+        # A scope in quarantine has its values from before: they are read by sessions of others too.
+        partitions = await self._shared.deciding(scopes)
+        return await self._values(await self._shared.edition_after(partitions), scopes)
 
-    async def _views(self, edition: Edition, records: Sequence[SessionRecord]) -> list[Session]:
+    async def _views(
+        self, edition: Edition, records: Sequence[SessionRecord], *, with_state: bool
+    ) -> list[Session]:
         """The sessions that were not deleted meanwhile. Few queries read them all; a session whose
         saved state lags behind its log is read alone.
         """
@@ -118,27 +151,38 @@ class StoredSessions:
         scopes = {
             scope for record in existing for scope in (*shared_scopes(record), own_scope(record.log_id))
         }
-        values = await edition.values.read(sorted(scopes))
+        values = await edition.values.read(sorted(scopes)) if with_state else {key: {} for key in scopes}
         sessions = []
         for record in existing:
             state, end = states.get(record.run_id), ends[partitions[record.run_id]]
-            own = values[own_scope(record.log_id)]
-            shared = _join(values, shared_scopes(record))
+            own = await self._shared.revealed_own(values[own_scope(record.log_id)], record)
+            joined = _join(values, shared_scopes(record))
+            shared = await self._shared.revealed_state(joined, record.user)
+            run = state.record if state is not None else RunRecord(run_id=record.run_id)
+            last_offset = state.last_offset if state is not None else -1
+            run = await self._runs.revealed(run)
+            stored = Session(
+                record, run, run.next_offset, last_offset, {**self._shared.shown(_plain(own)), **shared}
+            )
             if state is None or state.record.next_offset < max(end, _latest(own) + 1):
-                session = await self._unless_deleted(record, end, shared)
-                sessions += [session] if session is not None else []
-                continue
-            run, state_values = state.record, {**_plain(own), **shared}
-            sessions.append(Session(record, run, run.next_offset, state.last_offset, state_values))
+                session = await self._unless_deleted(stored, end, shared)
+                if session is not None:
+                    sessions.append(session if with_state else replace(session, state={}))
+            else:
+                sessions.append(stored)
         return sessions
 
-    async def _unless_deleted(
-        self, record: SessionRecord, end: int, shared: Mapping[str, Any]
-    ) -> Session | None:
+    async def _unless_deleted(self, stored: Session, end: int, shared: Mapping[str, Any]) -> Session | None:
+        """The session with all events before `end`; as it is stored, if its run is in
+        quarantine.
+        """
+        record = stored.record
         try:
             return await self._session(record, end, shared, None)
         except LogGoneError:
             return None
+        except QuarantinedError:
+            return stored
         except UnavailableError:
             # Its pages may have been deleted while they were read.
             current = await self.find(record.session_id)
@@ -149,10 +193,11 @@ class StoredSessions:
     async def _values(self, edition: Edition | None, scopes: Sequence[str]) -> dict[str, Any]:
         if edition is None:
             return {}
-        return _join(await edition.values.read(scopes), scopes)
+        values = _join(await edition.values.read(scopes), scopes)
+        return await self._shared.revealed_state(values, user_of_scopes(scopes))
 
     def _run_partition(self, record: SessionRecord) -> Partition:
-        return Partition(self._topics.run(record.run_id, record.log_id), 0)
+        return Partition(self._names.run(record.run_id, record.log_id), 0)
 
     def _partition(self, record: SessionRecord) -> Partition | None:
         """None if the record's ids cannot name a topic, so that it has no log."""
@@ -162,15 +207,47 @@ class StoredSessions:
             return None
 
     async def list(
-        self, *, app: str | None, user: str | None, labels: Mapping[str, str], limit: int, cursor: str | None
+        self,
+        *,
+        app: str | None,
+        user: str | None,
+        labels: Mapping[str, str],
+        limit: int,
+        cursor: str | None,
+        with_state: bool,
     ) -> tuple[list[Session], str | None]:
-        edition = await self._shared.edition_of_topic(self._topics.sessions)
+        self._shared.check_filter(labels)
+        edition = await self._shared.edition_of_topic(self._names.sessions)
         if edition is None:
             return [], None
         records, following = await edition.sessions.list(
             SessionFilter(app, user, labels), now=datetime.now(UTC), limit=limit, cursor=cursor
         )
-        return await self._views(edition, records), following
+        records = [await self._shared.revealed_session(record) for record in records]
+        return await self._views(edition, records, with_state=with_state), following
+
+
+class _Folded(NamedTuple):
+    """What is folded of a session's log: its run, its last event that counts, and its state."""
+
+    run: RunRecord
+    last_offset: int
+    own: dict[str, Value]
+
+
+async def _fold(history: History, folded: _Folded, *, end: int) -> _Folded:
+    """The same at `end`: what is saved may lag behind the pages."""
+    run, last_offset, own = folded
+    async for slice_ in history.slices(first_offset=run.next_offset, end=end):
+        with reading_run(history.run_id):
+            records = slice_.admitted()
+            run = fold(run, records).model_copy(update={"next_offset": slice_.next_offset})
+        for admitted in records:
+            last_offset = admitted.record.offset if admitted.counts else last_offset
+            changes = own_changes(admitted).items()
+            own |= {key: value for key, value in changes if _is_later(own, key, value)}
+        await asyncio.sleep(0)
+    return _Folded(run.model_copy(update={"next_offset": end}), last_offset, own)
 
 
 async def _events(history: History, selection: EventSelection) -> list[RecordedEvent]:
@@ -181,6 +258,9 @@ async def _events(history: History, selection: EventSelection) -> list[RecordedE
         return []
     begin = await _begin_of_newest(history, selection)
     kept = await _events_from(history, selection, begin)
+    if len(kept) < selection.newest and begin > selection.first_offset:
+        # A page whose head is damaged counted too many events.
+        kept = await _events_from(history, selection, selection.first_offset)
     return kept[-selection.newest :][: selection.limit]
 
 

@@ -18,13 +18,20 @@ from runfold.client.memory import NearestMemory
 from runfold.embeddings import Embedder
 from runfold.embeddings.embedder import Vector
 from runfold.embeddings.nearest import Neighbour, nearest
+from runfold.encryption.fields import ERASED, PLACEHOLDER
+from runfold.query.cache_room import CacheRoom
 from runfold.query.shared import SharedReader
 from runfold.store.edition import Edition
-from runfold.store.memories import MemoryVectorName
+from runfold.store.memories import MemoryVectorName, vector_name
 from runfold_projections.memory import MemoryRecord
 
 _KEPT_MAX: Final = 50_000
 """Vectors that this process keeps. With 384 dimensions they take some 80 MB."""
+
+_SEALED: Final = "sealed:"
+"""The beginning of the names of vectors that are not stored."""
+
+SEALED_VECTOR: Final = vector_name(PLACEHOLDER)
 
 _STORED: Final = np.dtype("<f4")
 
@@ -34,15 +41,27 @@ _READ_AT_ONCE: Final = 100
 
 class StoredSimilarity:
     """A `Similarity`. Use it as an async context manager. The first search loads the embedder, so
-    it may raise `ConfigurationError`.
+    it may raise `ConfigurationError`. With `beside`, the embedder is that of another one, which has
+    to be entered before.
     """
 
-    def __init__(self, shared: SharedReader, make_embedder: Callable[[], Embedder]) -> None:
+    def __init__(
+        self,
+        shared: SharedReader,
+        make_embedder: Callable[[], Embedder],
+        *,
+        beside: "StoredSimilarity | None" = None,
+        room: CacheRoom | None = None,
+    ) -> None:
         self._shared = shared
         self._make_embedder = make_embedder
+        self._beside = beside
         self._loaded_embedder: Embedder | None = None
         self._stack = AsyncExitStack()
         self._kept: OrderedDict[str, Vector] = OrderedDict()
+        self._room = room or CacheRoom()
+        self._room.join(self)
+        self._epoch: object = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -59,24 +78,84 @@ class StoredSimilarity:
         limit: int,
         matches: Callable[[MemoryRecord], bool] | None,
     ) -> list[NearestMemory]:
-        embedder = await self._embedder()
+        embedder = await self.embedder()
         embedding = asyncio.create_task(embedder.embed([query]))
         try:
             edition, now = (
-                await self._shared.edition_of_topic(self._shared.topics.memories),
+                await self._shared.edition_of_topic(self._shared.names.memories),
                 datetime.now(UTC),
             )
             if edition is None:
                 return []
             names = await edition.memories.vector_names(bank_id, scope, now=now)
-            vector = (await embedding)[0]
-            vectors = await self._vectors(edition, names, dimensions=len(vector), now=now)
+            sealed = await self._sealed_vectors(edition, names, now=now)
+            names = [name for name in names if name.vector != SEALED_VECTOR]
+            wanted = (await embedding)[0]
+            vectors = await self._vectors(edition, names, dimensions=len(wanted), now=now)
+            names += sealed
+            vectors |= {name.vector: vector for name, vector in sealed.items()}
             # A memory without a vector was deleted meanwhile.
             names = [name for name in names if name.vector in vectors]
-            ranked = _rank(vector, [vectors[name.vector] for name in names])
+            ranked = _rank(wanted, [vectors[name.vector] for name in names])
         finally:
             embedding.cancel()
-        return await _read_nearest(edition, names, ranked, limit=limit, matches=matches, now=now)
+        return await self._read_nearest(edition, names, ranked, limit=limit, matches=matches, now=now)
+
+    async def _sealed_vectors(
+        self, edition: Edition, names: Sequence[MemoryVectorName], *, now: datetime
+    ) -> dict[MemoryVectorName, Vector]:
+        """The vectors of sealed facts, which this process alone keeps: a stored vector would tell
+        of its fact after the fact's key is destroyed.
+        """
+        keys = [name.key for name in names if name.vector == SEALED_VECTOR]
+        if not keys or (sealing := self._shared.sealing) is None:
+            return {}
+        if (epoch := sealing.keys.epoch) != self._epoch:
+            self._epoch = epoch
+            self._kept = OrderedDict((n, v) for n, v in self._kept.items() if not n.startswith(_SEALED))
+        records = await edition.memories.get(keys, now=now)
+        vectors: dict[MemoryVectorName, Vector] = {}
+        facts: dict[MemoryVectorName, str] = {}
+        for key, record in records.items():
+            clear = await sealing.reveal_memory(record)
+            if clear is record or clear.memory.fact == ERASED:
+                continue
+            name = MemoryVectorName(key, f"{_SEALED}{key}:{record.revision_id}")
+            if (kept := self._kept.get(name.vector)) is not None:
+                self._kept.move_to_end(name.vector)
+                vectors[name] = kept
+            else:
+                facts[name] = clear.memory.fact
+        if facts:
+            computed = await (await self.embedder()).embed(list(facts.values()))
+            vectors |= zip(facts, computed, strict=True)
+            self._keep({name.vector: vectors[name] for name in facts})
+        return vectors
+
+    async def _read_nearest(
+        self,
+        edition: Edition,
+        names: Sequence[MemoryVectorName],
+        ranked: Sequence[Neighbour],
+        *,
+        limit: int,
+        matches: Callable[[MemoryRecord], bool] | None,
+        now: datetime,
+    ) -> list[NearestMemory]:
+        nearest_memories: list[NearestMemory] = []
+        at_once = limit if matches is None else max(limit, _READ_AT_ONCE)
+        for begin in range(0, len(ranked), at_once):
+            page = ranked[begin : begin + at_once]
+            records = await edition.memories.get([names[neighbour.row].key for neighbour in page], now=now)
+            for neighbour in page:
+                record = records.get(names[neighbour.row].key)
+                if record is not None and record.memory.fact == PLACEHOLDER:
+                    record = await self._shared.revealed_memory(record)
+                if record is not None and (matches is None or matches(record)):
+                    nearest_memories.append(NearestMemory(record, neighbour.distance))
+            if len(nearest_memories) >= limit:
+                break
+        return nearest_memories[:limit]
 
     async def _vectors(
         self, edition: Edition, names: Sequence[MemoryVectorName], *, dimensions: int, now: datetime
@@ -95,7 +174,7 @@ class StoredSimilarity:
     async def _load(
         self, edition: Edition, unknown: Sequence[MemoryVectorName], *, dimensions: int, now: datetime
     ) -> dict[str, Vector]:
-        model = (await self._embedder()).model
+        model = (await self.embedder()).model
         stored = await edition.vectors.get(model, sorted({name.vector for name in unknown}))
         # A vector of another length is not of this model.
         vectors: dict[str, Vector] = {
@@ -120,10 +199,13 @@ class StoredSimilarity:
         """
         records = await edition.memories.get(list(missing.values()), now=now)
         facts = {name: records[key].memory.fact for name, key in missing.items() if key in records}
-        vectors = await (await self._embedder()).embed(list(facts.values()))
+        vectors = await (await self.embedder()).embed(list(facts.values()))
         return dict(zip(facts, vectors, strict=True))
 
-    async def _embedder(self) -> Embedder:
+    async def embedder(self) -> Embedder:
+        """Raises `ConfigurationError`."""
+        if self._beside is not None:
+            return await self._beside.embedder()
         if self._loaded_embedder is None:
             self._loaded_embedder = self._make_embedder()
             await self._stack.enter_async_context(self._loaded_embedder)
@@ -132,31 +214,17 @@ class StoredSimilarity:
     def _keep(self, vectors: Mapping[str, Vector]) -> None:
         self._kept.update(vectors)
         while len(self._kept) > _KEPT_MAX:
-            self._kept.popitem(last=False)
+            self.drop_oldest()
+        self._room.make_room()
+
+    @property
+    def size(self) -> int:
+        """In bytes. All vectors have one length."""
+        return len(self._kept) * next(iter(self._kept.values())).nbytes if self._kept else 0
+
+    def drop_oldest(self) -> None:
+        self._kept.popitem(last=False)
 
 
 def _rank(query: Vector, vectors: Sequence[Vector]) -> list[Neighbour]:
     return nearest(query, np.stack(vectors), limit=len(vectors)) if vectors else []
-
-
-async def _read_nearest(
-    edition: Edition,
-    names: Sequence[MemoryVectorName],
-    ranked: Sequence[Neighbour],
-    *,
-    limit: int,
-    matches: Callable[[MemoryRecord], bool] | None,
-    now: datetime,
-) -> list[NearestMemory]:
-    nearest_memories: list[NearestMemory] = []
-    at_once = limit if matches is None else max(limit, _READ_AT_ONCE)
-    for begin in range(0, len(ranked), at_once):
-        page = ranked[begin : begin + at_once]
-        records = await edition.memories.get([names[neighbour.row].key for neighbour in page], now=now)
-        for neighbour in page:
-            record = records.get(names[neighbour.row].key)
-            if record is not None and (matches is None or matches(record)):
-                nearest_memories.append(NearestMemory(record, neighbour.distance))
-        if len(nearest_memories) >= limit:
-            break
-    return nearest_memories[:limit]

@@ -4,14 +4,19 @@ facts.
 No request is repeated automatically.
 """
 
+import os
+import re
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from functools import partial
 from http import HTTPStatus
 from inspect import signature
-from typing import Any, Final
+from math import ceil
+from typing import Any, Final, Self
 from urllib.parse import quote
 
 from runfold.client.background import KeptConnection
+from runfold.telemetry.trace_context import event_traceparent
 from runfold_schemas import errors
 from runfold_schemas.errors import InvalidEventError, RunfoldError, UnavailableError
 
@@ -21,22 +26,35 @@ except ImportError as error:
     raise ImportError("clients of Runfold's API need httpx: pip install 'runfold[adk]'") from error
 
 
+API_KEY_VARIABLE: Final = "RUNFOLD_API_KEY"
+"""The variable with the key of a client that was given none."""
+
+IDLE_SECONDS: Final = 3.0
+"""How long a connection waits for the next call. The API closes a connection after 5 s, and a call
+at that moment fails.
+"""
+
+
 class HttpClient:
     """The connections to one API. They open with the first call, and serve callers in any event
-    loop and thread. After `close`, a later call opens new ones.
-
-    Args:
-        url: the address of Runfold's API, with the path that a gateway may put before it.
-        timeout_seconds: the longest wait for the server at each step of a call.
-        headers: sent with every request, for a gateway's authorization.
+    loop and thread. After `close`, a later call opens new ones. `HttpVerbs` has the parameters.
     """
 
     def __init__(
-        self, url: str, *, timeout_seconds: float = 30.0, headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        *,
+        timeout_seconds: float = 30.0,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.url = url.rstrip("/")
+        own = _headers(api_key, headers)
+        limits = httpx.Limits(
+            max_connections=100, max_keepalive_connections=20, keepalive_expiry=IDLE_SECONDS
+        )
         self._connection = KeptConnection(
-            partial(httpx.AsyncClient, timeout=timeout_seconds, headers=dict(headers or {}))
+            partial(httpx.AsyncClient, timeout=timeout_seconds, headers=own, limits=limits)
         )
 
     async def close(self) -> None:
@@ -46,8 +64,13 @@ class HttpClient:
         """The body of the response. `json` is the body of the request; `options` are httpx's.
         Raises the error that a problem document describes, and `UnavailableError`.
         """
+        headers = {**options.pop("headers", {})}
+        if (traceparent := event_traceparent()) is not None:
+            headers["traceparent"] = traceparent
         if json is not None:
-            options |= {"content": json, "headers": {"Content-Type": "application/json"}}
+            options["content"] = json
+            headers["Content-Type"] = "application/json"
+        options["headers"] = headers
         try:
             response = await self._connection.run(
                 lambda client: client.request(method, f"{self.url}/v1/{path}", **options)
@@ -60,10 +83,68 @@ class HttpClient:
         raise error_of(response)
 
 
+class HttpVerbs:
+    """The connection of a client over HTTP, whose class adds verbs. It connects with the first
+    call. Leave its `async with` block or call `close` at the end.
+
+    Args:
+        url: the address of Runfold's API, with the path that a gateway may put before it.
+        timeout_seconds: how long to wait for the server at each step of a call.
+        api_key: an API key or a token; by default, the variable `RUNFOLD_API_KEY`.
+        headers: sent with every request. An `Authorization` among them is sent instead of the key.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_seconds: float = 30.0,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._client = HttpClient(url, timeout_seconds=timeout_seconds, api_key=api_key, headers=headers)
+        self.url = self._client.url
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections; a later call makes new ones."""
+        await self._client.close()
+
+
+def _headers(api_key: str | None, headers: Mapping[str, str] | None) -> httpx.Headers:
+    """All headers, with the key or with the one in `RUNFOLD_API_KEY`. Raises `ValueError` for a
+    text that cannot be a key. The error does not quote it.
+    """
+    key = (os.environ.get(API_KEY_VARIABLE, "") if api_key is None else api_key).strip()
+    if not re.fullmatch(r"[A-Za-z0-9._~+/=-]*", key):
+        raise ValueError("the API key has characters that no key and no token has")
+    own = httpx.Headers({"Authorization": f"Bearer {key}"} if key else {})
+    own.update(headers)
+    return own
+
+
 def quoted(text: str) -> str:
     """The text as one segment of a path. The segments `.` and `..` would lead to another path."""
     segment = quote(text, safe="")
     return segment.replace(".", "%2E") if segment in (".", "..") else segment
+
+
+def texts_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a query without those that are None. A span of time is a number of whole
+    seconds, and is an age where a time is expected.
+    """
+    return {name: _text(value) for name, value in parameters.items() if value is not None}
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return f"{ceil(value.total_seconds())}s"
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def pairs(values: Mapping[str, str], *, field: str) -> list[str]:
@@ -115,6 +196,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 
 _EMPTY: Final[Mapping[_Kind, Mapping[str, Any]]] = {
     errors.InvalidIdError: {"value": ""},
+    errors.QuotaExceededError: {"until": ""},
     errors.RunConflictError: {"session_id": None},
 }
 """Facts that a problem document omits when they are empty, and that the error requires."""

@@ -12,7 +12,7 @@ A filter in Python cannot be sent over HTTP: `matches` raises `InvalidEventError
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -20,7 +20,6 @@ from runfold.client.appender import Position
 from runfold.client.memories import Memories
 from runfold.client.memory import MemorySelection, MemoryVerbs, NearestMemory, RevisionOptions
 from runfold.client.memory_changes import check_fields
-from runfold.documents.generation import GeneratedMemories, StreamPosition
 from runfold.documents.memories import (
     BankDocument,
     BankPage,
@@ -31,6 +30,7 @@ from runfold.documents.memories import (
     RevisionDocument,
     RevisionPage,
 )
+from runfold.generation.documents import GeneratedMemories, StreamPosition
 from runfold.generation.options import (
     ChangedMemory,
     Contents,
@@ -41,7 +41,7 @@ from runfold.generation.options import (
 )
 from runfold.generation.triggers import TriggerRule
 from runfold.generation.verbs import GenerationVerbs
-from runfold.remote.api_client import HttpClient, pairs, quoted
+from runfold.remote.api_client import HttpVerbs, pairs, quoted
 from runfold_projections.memory import BankRecord, MemoryRecord, Revision
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import BankConfig, Memory
@@ -51,15 +51,11 @@ _GENERATION_SECONDS: Final = 300.0
 """How long to wait for an answer that needs a language model, which may be asked twice."""
 
 
-class HttpMemories:
-    """The verbs of memories over HTTP. It connects with the first call. Leave its `async with`
-    block or call `close` at the end.
+class HttpMemories(HttpVerbs):
+    """The verbs of memories over HTTP. `HttpVerbs` has the other parameters.
 
     Args:
-        url: the address of Runfold's API, with the path that a gateway may put before it.
-        timeout_seconds: how long to wait for the server at each step of a call.
-        generation_timeout_seconds: the same for calls that may ask a language model.
-        headers: sent with every request, for example the authorization of a gateway.
+        generation_timeout_seconds: as `timeout_seconds`, for calls that may ask a language model.
     """
 
     def __init__(
@@ -68,21 +64,11 @@ class HttpMemories:
         *,
         timeout_seconds: float = 30.0,
         generation_timeout_seconds: float = _GENERATION_SECONDS,
+        api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self._client = HttpClient(url, timeout_seconds=timeout_seconds, headers=headers)
+        super().__init__(url, timeout_seconds=timeout_seconds, api_key=api_key, headers=headers)
         self._generation_seconds = generation_timeout_seconds
-        self.url = self._client.url
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Closes the connections; a later call makes new ones."""
-        await self._client.close()
 
     # Banks.
 

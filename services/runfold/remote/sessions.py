@@ -12,15 +12,16 @@ counts once.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from runfold.client.appender import Position
 from runfold.client.envelope import Envelope, event_of, naming_index
+from runfold.client.prefixes import AsOfOptions, as_of
 from runfold.client.session import EventSelection, Session, SessionVerbs
 from runfold.client.session_state import check_state, naming_state_key
 from runfold.client.sessions import Sessions
 from runfold.documents.sessions import session_of, session_of_lines, sessions_of
-from runfold.remote.api_client import HttpClient, pairs, quoted
+from runfold.remote.api_client import HttpVerbs, pairs, quoted, texts_of
 from runfold_projections.state import without_temporary
 from runfold_schemas.codec import encode
 from runfold_schemas.data import Data
@@ -32,31 +33,8 @@ _ANY_RUN: Final = "-"
 """The run of an event before it is sent without one: the server knows the run of the session."""
 
 
-class HttpSessions:
-    """The verbs of sessions over HTTP. It connects with the first call. Leave its `async with`
-    block or call `close` at the end.
-
-    Args:
-        url: the address of Runfold's API, with the path that a gateway may put before it.
-        timeout_seconds: how long to wait for the server at each step of a call.
-        headers: sent with every request, for example the authorization of a gateway.
-    """
-
-    def __init__(
-        self, url: str, *, timeout_seconds: float = 30.0, headers: Mapping[str, str] | None = None
-    ) -> None:
-        self._client = HttpClient(url, timeout_seconds=timeout_seconds, headers=headers)
-        self.url = self._client.url
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Closes the connections; a later call makes new ones."""
-        await self._client.close()
+class HttpSessions(HttpVerbs):
+    """The verbs of sessions over HTTP. `HttpVerbs` has the parameters."""
 
     async def create(
         self,
@@ -86,11 +64,18 @@ class HttpSessions:
         }
         return session_of(await self._client.call("POST", "sessions", json=_dumped(request)))
 
-    async def view(self, session_id: str, selection: EventSelection | None = None) -> Session:
+    async def view(
+        self,
+        session_id: str,
+        selection: EventSelection | None = None,
+        **options: Unpack[AsOfOptions],
+    ) -> Session:
         """As `Sessions.view`. An event's bytes are those of the log, but for line breaks between
         its tokens.
         """
+        as_of(options)  # which refuses two of them
         parameters = {"include": "events", **_parameters(selection)} if selection is not None else {}
+        parameters |= texts_of(options)
         body = await self._client.call("GET", _path(session_id), params=parameters, headers=_LINES)
         return session_of_lines(body)
 
@@ -102,6 +87,21 @@ class HttpSessions:
         """As `Sessions.user_state`."""
         path = f"apps/{quoted(check_id(app, name='app'))}/users/{quoted(user)}/state"
         return _state(await self._client.call("GET", path))
+
+    async def delete_app_state(self, app: str, keys: Iterable[str] | None = None) -> None:
+        """As `Sessions.delete_app_state`."""
+        path = f"apps/{quoted(check_id(app, name='app'))}/state"
+        await self._delete_state(path, keys)
+
+    async def delete_user_state(self, app: str, user: str, keys: Iterable[str] | None = None) -> None:
+        """As `Sessions.delete_user_state`."""
+        path = f"apps/{quoted(check_id(app, name='app'))}/users/{quoted(user)}/state"
+        await self._delete_state(path, keys)
+
+    async def _delete_state(self, path: str, keys: Iterable[str] | None) -> None:
+        names = None if keys is None else list(keys)
+        if names != []:  # without a key, the parameters mean all of them
+            await self._client.call("DELETE", path, params={} if names is None else {"key": names})
 
     async def append(self, session_id: str, data: Data | AnyEvent, **envelope: Unpack[Envelope]) -> Position:
         """As `Sessions.append`."""
@@ -147,11 +147,14 @@ class HttpSessions:
         labels: Mapping[str, str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        with_state: bool = True,
     ) -> tuple[Sequence[Session], str | None]:
         """As `Sessions.list`, with a `limit` up to 1,000. A page of large sessions holds fewer than
         `limit`. The key of a label must not contain a colon.
         """
         filters = {"app": app, "user": user, "cursor": cursor, "limit": limit}
+        if not with_state:
+            filters["with_state"] = False
         parameters = {name: value for name, value in filters.items() if value is not None}
         labeled = {**parameters, "label": pairs(labels or {}, field="label")}
         return sessions_of(await self._client.call("GET", "sessions", params=labeled))

@@ -9,11 +9,15 @@ from typing import Any
 
 from bson.codec_options import CodecOptions
 from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo import ReadPreference, WriteConcern, errors
+from pymongo import ReadPreference, WriteConcern
 from pymongo.read_concern import ReadConcern
 
-from runfold.store.unavailable import mongo_errors
-from runfold_schemas.errors import ConfigurationError
+from runfold.secret_urls import SecretUrl, revealed
+from runfold.store.command_spans import CommandSpans
+from runfold.store.command_times import CommandTimes
+from runfold.store.login import check_mechanism, connection_errors, login_errors
+from runfold.store.outage_listener import OutageListener
+from runfold.telemetry import spans
 
 CLIENT: Any = AsyncIOMotorClient
 
@@ -23,12 +27,9 @@ Database = Any
 
 _TIMEOUT_MS = 3_000
 
-_REFUSED = {13, 18, 8000}
-"""The codes of Unauthorized and AuthenticationFailed, and Atlas' code for both."""
-
 
 @asynccontextmanager
-async def connect(url: str, database: str, *, client: Any = None) -> AsyncIterator[Database]:
+async def connect(url: SecretUrl | str, database: str, *, client: Any = None) -> AsyncIterator[Database]:
     """The database, open for the length of the block. `client` is the driver's client class,
     `CLIENT` by default. Raises `ConfigurationError` if `url` is not a connection string or MongoDB
     refuses its user, and `UnavailableError` if MongoDB does not answer.
@@ -37,40 +38,40 @@ async def connect(url: str, database: str, *, client: Any = None) -> AsyncIterat
     only data that a majority has, because a position that was read may decide where a writer goes
     on.
     """
-    try:
+    with connection_errors():
+        check_mechanism(revealed(url))
         opened = (client or CLIENT)(
-            url,
+            revealed(url),
             serverSelectionTimeoutMS=_TIMEOUT_MS,
             connectTimeoutMS=_TIMEOUT_MS,
             socketTimeoutMS=30_000,
             tz_aware=True,
+            event_listeners=[
+                *([CommandSpans()] if spans.is_on() else []),
+                OutageListener(),
+                CommandTimes(),
+            ],
         )
-    except (errors.ConfigurationError, errors.InvalidName, ValueError) as error:
-        raise ConfigurationError(f"RUNFOLD_MONGO is not a connection string: {error}") from error
     try:
-        await _check_access(opened)
-        yield opened.get_database(
-            database,
-            codec_options=CodecOptions(tz_aware=True),
-            read_preference=ReadPreference.PRIMARY,
-            read_concern=ReadConcern("majority"),
-            write_concern=WriteConcern(w="majority", j=True),
-        )
+        with login_errors():
+            await opened.admin.command("ping")
+        yield _database(opened, database)
     finally:
         closed = opened.close()
         if inspect.isawaitable(closed):
             await closed
 
 
-async def _check_access(opened: Any) -> None:
-    try:
-        with mongo_errors():
-            await opened.admin.command("ping")
-    except errors.OperationFailure as error:
-        if error.code not in _REFUSED:
-            raise
-        reason = error.details.get("errmsg") if error.details else None
-        raise ConfigurationError(
-            f"RUNFOLD_MONGO: MongoDB refuses the user or the password in it ({reason or error.code}):"
-            " correct them, or authSource"
-        ) from error
+def sibling(database: Database, name: str) -> Database:
+    """Another database, over the same connections and with the same guarantees."""
+    return _database(database.client, name)
+
+
+def _database(client: Any, name: str) -> Database:
+    return client.get_database(
+        name,
+        codec_options=CodecOptions(tz_aware=True),
+        read_preference=ReadPreference.PRIMARY,
+        read_concern=ReadConcern("majority"),
+        write_concern=WriteConcern(w="majority", j=True),
+    )

@@ -52,6 +52,11 @@ _COLLECTIONS = (
     "memories.",
     "revisions.",
     "banks.",
+    "quarantine.",
+    "requests.",
+    "skips.",
+    "segments.",
+    "holding.",
 )
 _NOT_JOINED = {"joined": "", "joined_until": ""}
 
@@ -66,6 +71,10 @@ class Pointer(NamedTuple):
     joined: str | None
     previous: str | None
     """The edition before the last switch. None if there was no switch yet."""
+    partitions: int | None = None
+    """The number of partitions of the shared topics from which all editions are folded. None before
+    a projector has noted it.
+    """
 
 
 class Editions:
@@ -88,7 +97,13 @@ class Editions:
             return None
         is_joined = "joined" in document and document["joined_until"] > datetime.now(UTC)
         joined = document["joined"] if is_joined else None
-        return Pointer(document["current"], document.get("building"), joined, document.get("previous"))
+        return Pointer(
+            document["current"],
+            document.get("building"),
+            joined,
+            document.get("previous"),
+            document.get("partitions"),
+        )
 
     async def current_or_first(self) -> str:
         """The id of the current edition. Begins the first edition if there is none."""
@@ -104,6 +119,18 @@ class Editions:
             # Another service began the first edition at the same time.
             return await self.current_or_first()
         return str(pointer["current"])
+
+    async def note_partitions(self, count: int) -> int:
+        """Notes the number of partitions of the shared topics, unless one was noted before. Returns
+        the noted number.
+        """
+        with mongo_errors():
+            pointer = await self._pointers.find_one_and_update(
+                {"_id": _POINTER},
+                [{"$set": {"partitions": {"$ifNull": ["$partitions", count]}}}],
+                return_document=ReturnDocument.AFTER,
+            )
+        return int(pointer["partitions"]) if pointer else count
 
     async def begin(self, *, old: str, new: str) -> bool:
         """Registers `new` as the edition that a rebuild writes, instead of any other. Returns False

@@ -12,6 +12,11 @@ from pymongo import ASCENDING, DESCENDING, IndexModel
 
 from runfold_schemas.cursors import decode_cursor, encode_cursor
 
+QUERY_MS: Final = 25_000
+"""The limit of a list's or a sum's time in MongoDB: the connection gives up after 30 s, and a query
+that nobody waits for must not go on.
+"""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -46,7 +51,12 @@ def after_cursor(
     """
     if cursor is None:
         return query
-    time, id_ = decode_cursor(cursor, _SORT_KEY)
+    return after_key(query, time_field, decode_cursor(cursor, _SORT_KEY), ascending=ascending)
+
+
+def after_key(query: dict[str, Any], time_field: str, key: SortKey, *, ascending: bool) -> dict[str, Any]:
+    """`query`, restricted to the entries after the entry with this sort key."""
+    time, id_ = key
     after = "$gt" if ascending else "$lt"
     # The last condition follows from the others. With it, MongoDB begins the scan of an index at
     # the cursor instead of at the newest entry.

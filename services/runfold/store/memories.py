@@ -4,21 +4,35 @@ A document replaces only a document with a lower offset, so a late owner of a pa
 harm. A deleted memory stays as the offset of its deletion for as long as it can be rolled back.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from pymongo import ASCENDING, IndexModel, UpdateOne
 
+from runfold.store.damage import read_record, seal
 from runfold.store.database import Database
+from runfold.store.lazy_indexes import LazyIndexes
 from runfold.store.listing import after_cursor, cursor_of, list_index, list_order, microseconds
 from runfold.store.unavailable import mongo_errors
 from runfold.store.writing import upsert_where
 from runfold_projections.memory import MemoryRecord
+from runfold_schemas.errors import DamagedError
 from runfold_schemas.memories import RESTORABLE, memory_key, scope_text
 
-_FIELDS: Final = ("record", "bank", "scope", "vector", "created_us", "updated_us", "expires_us", "expires")
+_FIELDS: Final = (
+    "record",
+    "seal",
+    "bank",
+    "scope",
+    "vector",
+    "created_us",
+    "updated_us",
+    "expires_us",
+    "expires",
+)
 
 _INDEXES = [
     list_index("created_us", "bank"),
@@ -46,10 +60,10 @@ class MemoryStore:
 
     def __init__(self, database: Database, edition: str) -> None:
         self._memories = database[f"memories.{edition}"]
+        self.indexes: Final = LazyIndexes(self._memories, _INDEXES)
 
     async def create_indexes(self) -> None:
-        with mongo_errors():
-            await self._memories.create_indexes(_INDEXES)
+        await self.indexes.create()
 
     async def save(self, memories: Mapping[str, tuple[MemoryRecord | None, int]]) -> None:
         """Saves each memory, or None for a deleted memory, with the offset of its last change."""
@@ -61,7 +75,14 @@ class MemoryStore:
             )
             for key, (record, offset) in memories.items()
         ]
+        if operations:
+            await self.indexes.before_insert()
         await upsert_where(self._memories, operations)
+
+    async def delete(self, key: str) -> None:
+        """Removes what is stored of a memory, because its events are folded anew."""
+        with mongo_errors():
+            await self._memories.delete_one({"_id": key})
 
     async def get(self, keys: Sequence[str], *, now: datetime) -> dict[str, MemoryRecord]:
         with mongo_errors():
@@ -77,12 +98,27 @@ class MemoryStore:
             cursor = self._memories.find(query, {"_id": 1, "vector": 1}).batch_size(10_000)
             return [MemoryVectorName(document["_id"], document["vector"]) async for document in cursor]
 
-    async def all(self, *, now: datetime) -> dict[str, MemoryRecord]:
-        """All memories, for `verify`."""
+    async def vectors_of(self, keys: Iterable[str]) -> set[str]:
+        """The names of the vectors of these memories, as far as they are stored."""
+        query = {"_id": {"$in": list(keys)}, "vector": {"$exists": True}}
         with mongo_errors():
-            return {
-                document["_id"]: _record(document) async for document in self._memories.find(_unexpired(now))
-            }
+            return {document["vector"] async for document in self._memories.find(query, {"vector": 1})}
+
+    async def before(self, offsets: Mapping[str, int]) -> set[str]:
+        """The keys of those of these memories that are stored as they were before this offset."""
+        query = {"_id": {"$in": list(offsets)}, "record": {"$exists": True}}
+        with mongo_errors():
+            cursor = self._memories.find(query, {"offset": 1})
+            return {each["_id"] async for each in cursor if each["offset"] < offsets[each["_id"]]}
+
+    async def all(self, *, now: datetime) -> dict[str, MemoryRecord]:
+        """All memories, for `verify`. Damaged ones are left out."""
+        memories = {}
+        with mongo_errors():
+            async for document in self._memories.find(_unexpired(now)):
+                with suppress(DamagedError):
+                    memories[document["_id"]] = _record(document)
+        return memories
 
     async def list(
         self,
@@ -127,10 +163,11 @@ def removal(expires_at: datetime) -> datetime:
 
 
 def _save_update(record: MemoryRecord, offset: int) -> dict[str, Any]:
-    expires_at = record.memory.expires_at
+    expires_at, text = record.memory.expires_at, record.model_dump_json()
     fields = {
         "offset": offset,
-        "record": record.model_dump_json(),
+        "record": text,
+        "seal": seal(offset, text),
         "bank": record.bank_id,
         "scope": scope_text(record.memory.scope),
         "vector": vector_name(record.memory.fact),
@@ -153,4 +190,4 @@ def _unexpired(now: datetime) -> dict[str, Any]:
 
 
 def _record(document: dict[str, Any]) -> MemoryRecord:
-    return MemoryRecord.model_validate_json(document["record"])
+    return read_record(MemoryRecord, document, "memories")

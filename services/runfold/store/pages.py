@@ -1,4 +1,4 @@
-"""Pages: ranges of a log in MongoDB, with the exact bytes of the records.
+"""The pages of runs in MongoDB.
 
 The bytes are those of the log, so any page that covers an offset is right. A writer inserts a page
 at the end of the stored pages; a duplicate key means that another writer was first. Merging
@@ -8,112 +8,46 @@ merged page or across its end. Readers use any page that covers an offset, and t
 removes the pages inside.
 """
 
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from itertools import pairwise, starmap
 from typing import Any
-from zlib import crc32
 
-import msgpack
-import zstandard
 from pymongo import ASCENDING, DESCENDING, IndexModel
 from pymongo.errors import BulkWriteError
 
 from runfold.store.database import Database
+from runfold.store.page import (
+    BYTES_MAX,
+    EVENTS_MAX,
+    Draft,
+    Page,
+    document_of,
+    fault_of,
+    fits,
+    merged,
+    pack,
+    page_id,
+    page_of,
+    pages_of,
+    read_document,
+    unpack,
+)
 from runfold.store.unavailable import duplicates_of, mongo_errors
-from runfold_projections.admission import COUNTING, Admitted, Outcome
-from runfold_schemas.codec import Record
+from runfold_schemas.errors import DamagedError
+from runfold_schemas.topics import OFFSET_MAX
 
-EVENTS_MAX = 500
-BYTES_MAX = 512 * 1024
-"""The limit of a page's records before compression. A single record may be larger."""
+__all__ = ["BYTES_MAX", "EVENTS_MAX", "MERGE_AT", "Page", "PageStore", "pack", "pages_of", "unpack"]
 
 MERGE_AT = 64
 """The number of small pages of a run after which its owner merges them."""
+
+_LARGE_BYTES = 64 * 1024
 
 _BY_END = IndexModel([("log_id", ASCENDING), ("next_offset", ASCENDING)])
 _NO_BODY = {"body": 0}
 _HEAD = {"_id": 0, "first_offset": 1, "next_offset": 1, "counts": 1}
 _HEADS = 16
-
-_compress = zstandard.ZstdCompressor(level=1).compress
-_decompress = zstandard.ZstdDecompressor().decompress
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The range `[first_offset, next_offset)` of one log. Times are the broker's append times in
-    milliseconds since 1970.
-    """
-
-    log_id: str
-    first_offset: int
-    next_offset: int
-    count: int
-    first_time: int
-    max_time: int
-    counts: dict[str, int]
-    """The number of events that count, by type."""
-    turns: list[str]
-    ids: bytes
-    """The ids of the events that count, 16 bytes each."""
-    exceptions: list[tuple[int, Outcome, str]]
-    """The offset, the outcome and the reason of every record that was not accepted."""
-    body: bytes
-    checksum: int
-    """The CRC-32 of the stored body."""
-    size: int
-    """The size of the body before compression, in bytes."""
-
-    @property
-    def is_small(self) -> bool:
-        """Whether merging the page with its neighbours is worth the work."""
-        return self.count < EVENTS_MAX // 2 and self.size < BYTES_MAX // 2
-
-    def event_ids(self) -> list[str]:
-        """The ids of the events that count."""
-        hexadecimal = self.ids.hex()
-        return [
-            f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-            for digits in (hexadecimal[start : start + 32] for start in range(0, len(hexadecimal), 32))
-        ]
-
-    def records(self) -> list[Record]:
-        """The records, unpacked from the body."""
-        return unpack(self.body)
-
-
-def pages_of(log_id: str, admitted: Sequence[Admitted], *, first_offset: int, next_offset: int) -> list[Page]:
-    """Pages without gaps for `admitted`, the records of `[first_offset, next_offset)`."""
-    frames = _frames([each.record for each in admitted])
-    if len(admitted) <= EVENTS_MAX and len(frames) <= BYTES_MAX:
-        # Frames are longer than the records in them, so one page is enough and no record has to be
-        # measured.
-        return [_page(log_id, admitted, frames, first_offset=first_offset, next_offset=next_offset)]
-    cuts = [0, *_cuts(admitted), len(admitted)]
-    starts = [first_offset, *(admitted[cut].record.offset for cut in cuts[1:-1]), next_offset]
-    chunks = [admitted[begin:end] for begin, end in pairwise(cuts)]
-    return [
-        _page(log_id, chunk, _frames([each.record for each in chunk]), first_offset=start, next_offset=end)
-        for chunk, (start, end) in zip(chunks, pairwise(starts), strict=True)
-    ]
-
-
-def unpack(body: bytes) -> list[Record]:
-    """The records in a page's body."""
-    return list(starmap(Record, msgpack.unpackb(_decompress(body), use_list=False, raw=False)))
-
-
-def pack(records: Sequence[Record]) -> bytes:
-    """The body of a page with these records."""
-    return _compress(_frames(records))
-
-
-def _frames(records: Sequence[Record]) -> bytes:
-    packed: bytes = msgpack.packb(records)
-    return packed
 
 
 class PageStore:
@@ -126,11 +60,15 @@ class PageStore:
         with mongo_errors():
             await self._pages.create_indexes([_BY_END])
 
-    async def insert(self, pages: Iterable[Page]) -> set[str]:
+    async def insert(self, pages: Iterable[Page | Draft]) -> set[str]:
         """Inserts at most one page for each log. Returns the logs whose page existed already."""
-        documents = [_document(page) for page in pages]
-        if not documents:
+        pages = list(pages)
+        if not pages:
             return set()
+        # Compressing lets other threads run, and the way to another thread takes as long as
+        # compressing a few records.
+        is_large = sum(page.size for page in pages if isinstance(page, Draft)) > _LARGE_BYTES
+        documents = await asyncio.to_thread(_documents, pages) if is_large else _documents(pages)
         try:
             with mongo_errors():
                 await self._pages.insert_many(documents, ordered=False)
@@ -145,19 +83,22 @@ class PageStore:
         that no page covers.
 
         Pages may overlap while they are merged: a page can begin before the end of the page before
-        it.
+        it. Raises `DamagedError` at an offset that only a damaged page covers.
         """
         offset, has_moved = first_offset, True
         while has_moved:
             has_moved = False
-            async with aclosing(self._ending_after(log_id, offset, bodies=bodies)) as pages:
-                async for page in pages:
-                    if page.first_offset <= offset < page.next_offset:
+            async with aclosing(self._ending_after(log_id, offset, bodies=bodies)) as documents:
+                async for document in documents:
+                    if _covers(document, offset):
+                        page = await self._sound(document, offset, bodies=bodies)
                         yield page
                         offset, has_moved = page.next_offset, True
 
     async def end(self, log_id: str, *, first_offset: int = 0) -> int:
-        """The first offset that no page covers, at or after `first_offset`."""
+        """The first offset that no page covers, at or after `first_offset`. Raises
+        `DamagedError`.
+        """
         end = first_offset
         async for page in self.read(log_id, first_offset=first_offset, bodies=False):
             end = page.next_offset
@@ -168,7 +109,7 @@ class PageStore:
     ) -> int:
         """The offset at which to begin reading the last `newest` events before `end`. `counts`
         gives the number of relevant events of a page, from its counts by type. Reads only the heads
-        of the last pages.
+        of the last pages. If one of them is damaged, the offset may be too high or too low.
         """
         begin, total = end, 0
         query = {"log_id": log_id, "first_offset": {"$lt": end}}
@@ -183,6 +124,8 @@ class PageStore:
                         begin = page["first_offset"]
                     if total >= newest:
                         return begin
+        except (KeyError, TypeError, AttributeError):
+            return 0  # a damaged head, which the reader of the pages meets too
         finally:
             await cursor.close()
         return 0
@@ -194,7 +137,11 @@ class PageStore:
         firsts = [page_id(log_id, 0) for log_id in log_ids]
         with mongo_errors():
             cursor = self._pages.find({"_id": {"$in": firsts}}, {"first_time": 1})
-            return {document["_id"].partition(":")[0]: document["first_time"] async for document in cursor}
+            return {
+                document["_id"].partition(":")[0]: document["first_time"]
+                async for document in cursor
+                if isinstance(document.get("first_time"), int)
+            }
 
     async def merge(self, log_id: str, *, first_offset: int) -> int:
         """Merges small pages from `first_offset` on. Returns the first offset of the last page,
@@ -206,7 +153,7 @@ class PageStore:
             async for page in pages:
                 while group and group[-1].first_offset >= page.first_offset:
                     group.pop()  # is inside this page, which another worker has merged
-                if group and (page.first_offset != group[-1].next_offset or not _fits(group, page)):
+                if group and (page.first_offset != group[-1].next_offset or not fits(group, page)):
                     await self._replace(group)
                     group = []
                 group.append(page)
@@ -214,20 +161,82 @@ class PageStore:
         await self._replace(group)
         return last
 
+    async def with_pages(self, log_ids: Sequence[str]) -> set[str]:
+        """Those of these logs that have pages."""
+        with mongo_errors():
+            return set(await self._pages.distinct("log_id", {"log_id": {"$in": list(log_ids)}}))
+
     async def delete_logs(self, log_ids: Sequence[str]) -> None:
         with mongo_errors():
             await self._pages.delete_many({"log_id": {"$in": list(log_ids)}})
 
     async def all(self, log_id: str) -> list[Page]:
-        """Every stored page of a log, also pages that overlap, for `verify`."""
-        with mongo_errors():
-            return [
-                _from_document(document)
-                async for document in self._pages.find({"log_id": log_id}).sort("_id", ASCENDING)
-            ]
+        """Every stored page of a log, also pages that overlap. Raises `DamagedError`."""
+        return [page_of(document) async for document in self.documents(log_id)]
 
-    async def _ending_after(self, log_id: str, offset: int, *, bodies: bool) -> AsyncGenerator[Page, None]:
-        """The pages that end after `offset`, in the order of their ends.
+    async def documents(self, log_id: str, *, bodies: bool = True) -> AsyncGenerator[dict[str, Any], None]:
+        """Every stored document of a log as it is, also if it is damaged, in the order of ids."""
+        # A damaged document may have lost the name of its log, but not its id.
+        query = {"_id": {"$gte": page_id(log_id, 0), "$lte": page_id(log_id, OFFSET_MAX)}}
+        cursor = self._pages.find(query, None if bodies else _NO_BODY).sort("_id", ASCENDING)
+        try:
+            with mongo_errors():
+                async for document in cursor:
+                    yield document
+        finally:
+            await cursor.close()
+
+    async def document(self, id_: str) -> dict[str, Any] | None:
+        """The stored document with this id as it is."""
+        with mongo_errors():
+            document: dict[str, Any] | None = await self._pages.find_one({"_id": id_})
+        return document
+
+    async def put(self, page: Page, *, stored: Mapping[str, Any] | None) -> bool:
+        """Stores a page in the place of the document `stored`, or where there is none. Returns
+        False if another writer was first.
+        """
+        if stored is None:
+            return not await self.insert([page])
+        reached = stored.get("next_offset", {"$exists": False})
+        with mongo_errors():
+            answer = await self._pages.replace_one(
+                {"_id": stored["_id"], "next_offset": reached}, document_of(page)
+            )
+        return bool(answer.matched_count)
+
+    async def copy(self, documents: AsyncIterable[Mapping[str, Any]]) -> None:
+        """Stores documents of another edition, where there are none."""
+        async for document in documents:
+            with mongo_errors():
+                await self._pages.update_one(
+                    {"_id": document["_id"]}, {"$setOnInsert": document}, upsert=True
+                )
+
+    async def delete(self, ids: Iterable[str]) -> None:
+        with mongo_errors():
+            await self._pages.delete_many({"_id": {"$in": list(ids)}})
+
+    async def _sound(self, document: dict[str, Any], offset: int, *, bodies: bool) -> Page:
+        """The page of a document that covers the offset; if it is damaged, of another document."""
+        try:
+            return page_of(document, has_body=bodies)
+        except DamagedError:
+            query = {
+                "log_id": document.get("log_id"),
+                "first_offset": {"$lte": offset},
+                "next_offset": {"$gt": offset},
+            }
+            with mongo_errors():
+                async for other in self._pages.find(query, None if bodies else _NO_BODY):
+                    if fault_of(other, has_body=bodies) is None:
+                        return read_document(other)
+            raise
+
+    async def _ending_after(
+        self, log_id: str, offset: int, *, bodies: bool
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """The documents of pages that end after `offset`, in the order of their ends.
 
         In that order MongoDB finds a page that covers an offset wherever the page begins: a writer
         that was overtaken may have inserted a small page inside a merged page. At the end of a log,
@@ -239,7 +248,7 @@ class PageStore:
         try:
             with mongo_errors():
                 async for document in cursor:
-                    yield _from_document(document)
+                    yield document
         finally:
             await cursor.close()
 
@@ -249,144 +258,41 @@ class PageStore:
         """
         if not group:
             return
-        merged = _merged(group) if len(group) > 1 else group[0]
-        if len(group) > 1 and not await self._put(merged):
+        whole = merged(group) if len(group) > 1 else group[0]
+        if len(group) > 1 and not await self._put(whole):
             return
         inside = {
             "_id": {
-                "$gt": page_id(merged.log_id, merged.first_offset),
-                "$lt": page_id(merged.log_id, merged.next_offset),
+                "$gt": page_id(whole.log_id, whole.first_offset),
+                "$lt": page_id(whole.log_id, whole.next_offset),
             },
-            "next_offset": {"$lte": merged.next_offset},
+            "next_offset": {"$lte": whole.next_offset},
         }
         with mongo_errors():
             await self._pages.delete_many(inside)
 
-    async def _put(self, merged: Page) -> bool:
+    async def _put(self, whole: Page) -> bool:
         """Replaces the small page with the same first offset. Returns False if the stored page
         already reaches as far.
         """
         with mongo_errors():
             answer = await self._pages.replace_one(
                 {
-                    "_id": page_id(merged.log_id, merged.first_offset),
-                    "next_offset": {"$lt": merged.next_offset},
+                    "_id": page_id(whole.log_id, whole.first_offset),
+                    "next_offset": {"$lt": whole.next_offset},
                 },
-                _document(merged),
+                document_of(whole),
             )
         return bool(answer.modified_count)
 
 
-def page_id(log_id: str, offset: int) -> str:
-    """The `_id` of the page that begins at `offset`."""
-    # As wide as the largest offset, so that ids sort in the order of offsets.
-    return f"{log_id}:{offset:019d}"
+def _documents(pages: Iterable[Page | Draft]) -> list[dict[str, Any]]:
+    return [document_of(page.page() if isinstance(page, Draft) else page) for page in pages]
 
 
-def _cuts(admitted: Sequence[Admitted]) -> Iterable[int]:
-    count = size = 0
-    for index, each in enumerate(admitted):
-        length = _length(each.record)
-        if count and (count == EVENTS_MAX or size + length > BYTES_MAX):
-            yield index
-            count = size = 0
-        count += 1
-        size += length
-
-
-def _length(record: Record) -> int:
-    length = len(record.value or b"") + len(record.key or b"")
-    for name, value in record.headers:
-        length += len(name) + len(value or b"")
-    return length
-
-
-def _page(
-    log_id: str, admitted: Sequence[Admitted], frames: bytes, *, first_offset: int, next_offset: int
-) -> Page:
-    counting = [each.event for each in admitted if each.event is not None and each.outcome in COUNTING]
-    times = [each.record.log_time for each in admitted]
-    body = _compress(frames)
-    return Page(
-        log_id=log_id,
-        first_offset=first_offset,
-        next_offset=next_offset,
-        count=len(admitted),
-        first_time=times[0] if times else 0,
-        max_time=max(times, default=0),
-        counts=dict(Counter([event.type for event in counting])),
-        turns=[turn for turn in dict.fromkeys([event.turn_id for event in counting]) if turn is not None],
-        ids=bytes.fromhex("".join([event.event_id for event in counting]).replace("-", "")),
-        exceptions=[
-            (each.record.offset, each.outcome, each.reason) for each in admitted if each.outcome != "accepted"
-        ],
-        body=body,
-        checksum=crc32(body),
-        size=zstandard.frame_content_size(body),
-    )
-
-
-def _fits(group: list[Page], page: Page) -> bool:
-    # The size before compression counts, because readers hold a whole page in memory.
-    pages = (*group, page)
-    return sum(each.count for each in pages) <= EVENTS_MAX and sum(each.size for each in pages) <= BYTES_MAX
-
-
-def _merged(group: list[Page]) -> Page:
-    body = pack([record for page in group for record in page.records()])
-    counts: dict[str, int] = {}
-    for page in group:
-        for kind, count in page.counts.items():
-            counts[kind] = counts.get(kind, 0) + count
-    return Page(
-        log_id=group[0].log_id,
-        first_offset=group[0].first_offset,
-        next_offset=group[-1].next_offset,
-        count=sum(page.count for page in group),
-        first_time=next((page.first_time for page in group if page.count), 0),
-        max_time=max(page.max_time for page in group),
-        counts=counts,
-        turns=list(dict.fromkeys(turn for page in group for turn in page.turns)),
-        ids=b"".join(page.ids for page in group),
-        exceptions=[exception for page in group for exception in page.exceptions],
-        body=body,
-        checksum=crc32(body),
-        size=zstandard.frame_content_size(body),
-    )
-
-
-def _document(page: Page) -> dict[str, Any]:
-    return {
-        "_id": page_id(page.log_id, page.first_offset),
-        "log_id": page.log_id,
-        "first_offset": page.first_offset,
-        "next_offset": page.next_offset,
-        "count": page.count,
-        "first_time": page.first_time,
-        "max_time": page.max_time,
-        "counts": page.counts,
-        "turns": page.turns,
-        "ids": page.ids,
-        "exceptions": page.exceptions,
-        "body": page.body,
-        "checksum": page.checksum,
-        "size": page.size,
-    }
-
-
-def _from_document(document: dict[str, Any]) -> Page:
-    return Page(
-        log_id=document["log_id"],
-        first_offset=document["first_offset"],
-        next_offset=document["next_offset"],
-        count=document["count"],
-        first_time=document["first_time"],
-        max_time=document["max_time"],
-        counts=document["counts"],
-        turns=document["turns"],
-        ids=document["ids"],
-        exceptions=[(offset, outcome, reason) for offset, outcome, reason in document["exceptions"]],
-        body=document.get("body", b""),
-        checksum=document["checksum"],
-        size=document["size"],
-    )
+def _covers(document: Mapping[str, Any], offset: int) -> bool:
+    """Whether the page covers the offset, or is too damaged to tell."""
+    first, end = document.get("first_offset"), document.get("next_offset")
+    if isinstance(first, int) and isinstance(end, int):
+        return first <= offset < end
+    return True

@@ -7,17 +7,22 @@ The last change in the log decides the expiry, however late an owner of the part
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pymongo import ASCENDING, DESCENDING, IndexModel, UpdateMany
 from pymongo.errors import BulkWriteError
 
+from runfold.store.damage import damaged, read_record, seal
 from runfold.store.database import Database
+from runfold.store.lazy_indexes import LazyIndexes
 from runfold.store.listing import label_pairs, microseconds, moment
 from runfold.store.memories import removal
 from runfold.store.unavailable import duplicates_of, mongo_errors
-from runfold_projections.memory import Ending, Revision
+from runfold.store.writing import FORGOTTEN
+from runfold_projections.memory import ExpiryChange, Revision
+from runfold_schemas.errors import DamagedError
 from runfold_schemas.memories import RESTORABLE
 
 _INDEXES: Final = [
@@ -42,10 +47,10 @@ class RevisionStore:
 
     def __init__(self, database: Database, edition: str) -> None:
         self._revisions = database[f"revisions.{edition}"]
+        self.indexes: Final = LazyIndexes(self._revisions, _INDEXES)
 
     async def create_indexes(self) -> None:
-        with mongo_errors():
-            await self._revisions.create_indexes(_INDEXES)
+        await self.indexes.create()
 
     async def save(self, revisions: Sequence[tuple[str, Revision]]) -> None:
         """Inserts revisions, each with the key of its memory. Revisions that exist stay as they
@@ -53,13 +58,14 @@ class RevisionStore:
         """
         for begin in range(0, len(revisions), _BULK):
             documents = [_document(key, revision) for key, revision in revisions[begin : begin + _BULK]]
+            await self.indexes.before_insert()
             try:
                 with mongo_errors():
                     await self._revisions.insert_many(documents, ordered=False)
             except BulkWriteError as error:
                 duplicates_of(error)
 
-    async def end(self, endings: Sequence[tuple[str, Ending]]) -> None:
+    async def end(self, endings: Sequence[tuple[str, ExpiryChange]]) -> None:
         """Changes the expiry of revisions, when their memory was deleted or exists again. The
         endings are in the order of the log.
         """
@@ -91,6 +97,42 @@ class RevisionStore:
             cursor = self._revisions.find(query).sort([("_id", DESCENDING)]).limit(limit)
             return [_revision(document) async for document in cursor]
 
+    async def delete(self, key: str) -> None:
+        """Removes the revisions of a memory, because its events are folded anew."""
+        with mongo_errors():
+            await self._revisions.delete_many({"_id": _of_memory(key, None)})
+
+    async def erase(self, key: str, offset: int) -> set[str]:
+        """Removes the content of the revisions of a memory before this offset. Returns their facts.
+        Their ids stay for an hour, so that a late owner of the partition cannot restore them.
+        """
+        query = {"_id": _of_memory(key, offset), "record": {"$exists": True}}
+        facts = set()
+        with mongo_errors():
+            async for document in self._revisions.find(query):
+                with suppress(DamagedError):
+                    facts.add(_revision(document).fact)
+            await self._revisions.update_many(
+                query,
+                {
+                    "$set": {"expires": datetime.now(UTC) + FORGOTTEN, "expires_us": 0},
+                    "$unset": dict.fromkeys(("record", "seal", "label_pairs", "own_expires"), ""),
+                },
+            )
+        return facts
+
+    async def before(self, offsets: Mapping[str, int]) -> set[str]:
+        """The keys of those of these memories that have a revision with content from before this
+        offset.
+        """
+        found = set()
+        with mongo_errors():
+            for key, offset in offsets.items():
+                query = {"_id": _of_memory(key, offset), "record": {"$exists": True}}
+                if await self._revisions.find_one(query, {"_id": 1}) is not None:
+                    found.add(key)
+        return found
+
     async def get(self, key: str, offset: int, *, now: datetime) -> Revision | None:
         query = {"_id": _id(key, offset), "expires_us": {"$gt": microseconds(now)}}
         with mongo_errors():
@@ -98,28 +140,34 @@ class RevisionStore:
         return _revision(document) if document else None
 
     async def all(self, *, now: datetime) -> dict[tuple[str, str], Revision]:
-        """All revisions by their memory's key and their id, for `verify`."""
+        """All revisions by their memory's key and their id, for `verify`. Damaged ones are left
+        out.
+        """
         query = {"expires_us": {"$gt": microseconds(now)}}
+        revisions = {}
         with mongo_errors():
-            return {
-                (document["_id"]["memory"], (revision := _revision(document)).revision_id): revision
-                async for document in self._revisions.find(query)
-            }
+            async for document in self._revisions.find(query):
+                with suppress(DamagedError):
+                    revision = _revision(document)
+                    revisions[document["_id"]["memory"], revision.revision_id] = revision
+        return revisions
 
 
 def _document(key: str, revision: Revision) -> dict[str, Any]:
+    text = revision.model_dump_json()
     document = {
         "_id": _id(key, revision.offset),
         "expires": removal(revision.expires_at),
         "expires_us": microseconds(revision.expires_at),
-        "record": revision.model_dump_json(),
+        "record": text,
+        "seal": seal(revision.offset, text),
     }
     if revision.labels:
         document["label_pairs"] = label_pairs(revision.labels)
     return document
 
 
-def _ending_update(key: str, ending: Ending) -> UpdateMany:
+def _ending_update(key: str, ending: ExpiryChange) -> UpdateMany:
     """The update after which the revisions up to a deletion expire with it, or no longer do. It
     never overrides a later ending.
     """
@@ -159,7 +207,10 @@ def _ending_update(key: str, ending: Ending) -> UpdateMany:
 
 
 def _revision(document: dict[str, Any]) -> Revision:
-    revision = Revision.model_validate_json(document["record"])
+    if not isinstance(document["_id"], Mapping):
+        raise damaged("revisions", document["_id"], "its id has another form")
+    at = {"offset": document["_id"].get("offset")}
+    revision = read_record(Revision, {**document, **at}, "revisions")
     if "deleted_us" not in document:
         return revision
     return revision.model_copy(update={"expires_at": moment(document["expires_us"])})

@@ -2,18 +2,22 @@
 
 For a moment a partition may have two owners. Both fold the same records, and a document replaces
 only an older document, so a late owner does no harm. For the same reason a deleted session stays as
-its position.
+its position, and an erased one for an hour.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from pymongo import ASCENDING, IndexModel, UpdateOne
 
+from runfold.store.damage import read_record, seal
 from runfold.store.database import Database
+from runfold.store.lazy_indexes import LazyIndexes
 from runfold.store.listing import (
+    QUERY_MS,
     after_cursor,
     cursor_of,
     label_pairs,
@@ -22,10 +26,14 @@ from runfold.store.listing import (
     newest_first,
 )
 from runfold.store.unavailable import mongo_errors
-from runfold.store.writing import upsert_where
+from runfold.store.writing import FORGOTTEN, upsert_where
 from runfold_projections.session import SessionRecord
+from runfold_schemas.errors import DamagedError
 
 _NOT_DELETED: dict[str, Any] = {"record": {"$ne": None}}
+
+_NOBODY: Final = "\0erased"
+"""The user of an erased session. A session that is created anew has a user's id."""
 
 _INDEXES = [
     list_index("created_us", "app"),
@@ -34,6 +42,7 @@ _INDEXES = [
     list_index("created_us", "label_pairs"),
     list_index("created_us"),
     IndexModel([("expires_us", ASCENDING)], sparse=True),
+    IndexModel([("removed", ASCENDING)], expireAfterSeconds=0, partialFilterExpression={"user": _NOBODY}),
 ]
 
 
@@ -51,10 +60,10 @@ class SessionStore:
 
     def __init__(self, database: Database, edition: str) -> None:
         self._sessions = database[f"sessions.{edition}"]
+        self.indexes: Final = LazyIndexes(self._sessions, _INDEXES)
 
     async def create_indexes(self) -> None:
-        with mongo_errors():
-            await self._sessions.create_indexes(_INDEXES)
+        await self.indexes.create()
 
     async def get(self, session_ids: Sequence[str]) -> dict[str, SessionRecord]:
         with mongo_errors():
@@ -68,14 +77,28 @@ class SessionStore:
         operations = [
             UpdateOne(
                 {"_id": session_id, "position": {"$lt": position}},
-                {"$set": {"position": position, **_fields(record)}}
+                {"$set": {"position": position, **_fields(record, position)}}
                 if record is not None
                 else {"$set": {"position": position}, "$unset": dict.fromkeys(_FIELDS, "")},
                 upsert=True,
             )
             for session_id, record in sessions.items()
         ]
+        if operations:
+            await self.indexes.before_insert()
         await upsert_where(self._sessions, operations)
+
+    async def forget(self, session_ids: Iterable[str]) -> None:
+        """Removes the ids of deleted sessions after an hour, because an erasure deleted them."""
+        query = {"_id": {"$in": list(session_ids)}, "record": None}
+        removed = {"removed": datetime.now(UTC) + FORGOTTEN, "user": _NOBODY}
+        with mongo_errors():
+            await self._sessions.update_many(query, {"$set": removed})
+
+    async def delete(self, session_id: str) -> None:
+        """Removes what is stored of a session, because its events are folded anew."""
+        with mongo_errors():
+            await self._sessions.delete_one({"_id": session_id})
 
     async def expired(self, now: datetime) -> AsyncIterator[SessionRecord]:
         """The sessions that have expired."""
@@ -84,12 +107,23 @@ class SessionStore:
             async for document in self._sessions.find(query):
                 yield _record(document)
 
-    async def all(self) -> dict[str, SessionRecord]:
-        """All sessions, for `verify`."""
+    async def next_expiry(self) -> datetime | None:
+        """When the next session expires, also if it has expired already. None if none does."""
+        query = {**_NOT_DELETED, "expires_us": {"$gt": 0}}
         with mongo_errors():
-            return {
-                document["_id"]: _record(document) async for document in self._sessions.find(_NOT_DELETED)
-            }
+            document = await self._sessions.find_one(
+                query, {"expires_us": 1}, sort=[("expires_us", ASCENDING)]
+            )
+        return None if document is None else datetime.fromtimestamp(document["expires_us"] / 1e6, UTC)
+
+    async def all(self) -> dict[str, SessionRecord]:
+        """All sessions, for `verify`. Damaged ones are left out."""
+        sessions = {}
+        with mongo_errors():
+            async for document in self._sessions.find(_NOT_DELETED):
+                with suppress(DamagedError):
+                    sessions[document["_id"]] = _record(document)
+        return sessions
 
     async def list(
         self, session_filter: SessionFilter, *, now: datetime, limit: int, cursor: str | None = None
@@ -100,7 +134,8 @@ class SessionStore:
         """
         query = after_cursor(_query(session_filter, now), "created_us", cursor)
         with mongo_errors():
-            documents = self._sessions.find(query).sort(newest_first("created_us")).limit(limit + 1)
+            found = self._sessions.find(query).sort(newest_first("created_us")).limit(limit + 1)
+            documents = found.max_time_ms(QUERY_MS)
             records = [_record(document) async for document in documents]
         if len(records) <= limit:
             return records, None
@@ -120,9 +155,11 @@ def _query(session_filter: SessionFilter, now: datetime) -> dict[str, Any]:
     return query | {"expires_us": {"$not": {"$lte": microseconds(now)}}}
 
 
-def _fields(record: SessionRecord) -> dict[str, Any]:
+def _fields(record: SessionRecord, position: int) -> dict[str, Any]:
+    text = record.model_dump_json()
     return {
-        "record": record.model_dump_json(),
+        "record": text,
+        "seal": seal(position, text),
         "app": record.app,
         "user": record.user,
         "created_us": microseconds(record.created_at),
@@ -131,8 +168,8 @@ def _fields(record: SessionRecord) -> dict[str, Any]:
     }
 
 
-_FIELDS = ("record", "app", "user", "created_us", "label_pairs", "expires_us")
+_FIELDS = ("record", "seal", "app", "user", "created_us", "label_pairs", "expires_us")
 
 
 def _record(document: dict[str, Any]) -> SessionRecord:
-    return SessionRecord.model_validate_json(document["record"])
+    return read_record(SessionRecord, document, "sessions", position="position")

@@ -4,16 +4,19 @@ them; for a moment a partition may have two owners.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from pymongo import ASCENDING, IndexModel, UpdateOne
 from pymongo.errors import BulkWriteError
 
+from runfold.store.damage import read_record, seal
 from runfold.store.database import Database
 from runfold.store.unavailable import duplicates_of, mongo_errors
 from runfold.store.writing import upsert_in_order
 from runfold_projections.memory import Head, HeadAt, Refused
+from runfold_schemas.errors import DamagedError
 from runfold_schemas.topics import Partition
 
 
@@ -56,14 +59,6 @@ class SharedPositionStore:
         """Saves heads, each over an older head, and then the position of the partition. Call
         it when everything else that was folded up to the position is saved.
         """
-        operations = [
-            UpdateOne(
-                {"_id": key, "offset": {"$lt": offset}},
-                {"$set": {"offset": offset, "head": head.model_dump_json()}},
-                upsert=True,
-            )
-            for key, (head, offset) in (heads or {}).items()
-        ]
         position = UpdateOne(
             {"_id": _position_id(at)},
             {
@@ -72,7 +67,35 @@ class SharedPositionStore:
             },
             upsert=True,
         )
-        await upsert_in_order(self._decided, [*operations, position])
+        await upsert_in_order(self._decided, [*map(_head_update, (heads or {}).items()), position])
+
+    async def catalog_positions(self, of: Iterable[Partition]) -> dict[Partition, int]:
+        """The offset up to which the effects of these partitions of the catalog are stored, as far
+        as a worker without a consumer group has saved it.
+        """
+        by_id = {_catalog_id(at): at for at in of}
+        with mongo_errors():
+            cursor = self._decided.find({"_id": {"$in": list(by_id)}})
+            return {by_id[document["_id"]]: document["catalog_offset"] async for document in cursor}
+
+    async def save_catalog_positions(self, positions: Mapping[Partition, int]) -> None:
+        """Saves how far the effects of the catalog are stored. It never goes back."""
+        operations = [
+            UpdateOne({"_id": _catalog_id(at)}, {"$max": {"catalog_offset": offset}}, upsert=True)
+            for at, offset in positions.items()
+        ]
+        await upsert_in_order(self._decided, operations)
+
+    async def save_heads(self, heads: Mapping[str, HeadAt]) -> None:
+        """Saves heads, each over an older head, when their keys are ahead of the position, or were
+        held back before it.
+        """
+        await upsert_in_order(self._decided, [*map(_head_update, heads.items())])
+
+    async def delete_head(self, key: str) -> None:
+        """Removes the head of a memory, because its events are folded anew."""
+        with mongo_errors():
+            await self._decided.delete_one({"_id": key})
 
     async def heads(self, keys: Iterable[str]) -> dict[str, HeadAt]:
         """The heads of these memories by key, also of deleted and expired memories."""
@@ -81,10 +104,13 @@ class SharedPositionStore:
             return {document["_id"]: _head(document) async for document in cursor}
 
     async def all_heads(self) -> dict[str, Head]:
-        """The heads of all memories that ever existed, for `verify`."""
+        """The heads of all memories that ever existed, for `verify`. Damaged ones are left out."""
+        heads = {}
         with mongo_errors():
-            cursor = self._decided.find({"head": {"$exists": True}})
-            return {document["_id"]: _head(document).head async for document in cursor}
+            async for document in self._decided.find({"head": {"$exists": True}}):
+                with suppress(DamagedError):
+                    heads[document["_id"]] = _head(document).head
+        return heads
 
     async def firsts(self, events: Sequence[SeenEvent]) -> dict[tuple[str, str], int]:
         """The offset of the first copy of each event, by key and id. The copy may be an event in
@@ -116,6 +142,13 @@ class SharedPositionStore:
                 async for document in cursor
                 if "offset" in document
             }
+
+    async def forget(self, key: str, event_id: str, *, offset: int) -> None:
+        """Forgets that an event was seen first at this offset, because an operator skipped it
+        there. A later copy counts instead.
+        """
+        with mongo_errors():
+            await self._seen.delete_one({"_id": _seen_id(key, event_id), "offset": offset})
 
     async def refuse(self, refused: Iterable[tuple[str, str, Refused]]) -> None:
         """Saves why events, given by key and id, were refused."""
@@ -160,12 +193,27 @@ class SharedPositionStore:
             await self._seen.bulk_write(operations, ordered=False)
 
 
+def _head_update(item: tuple[str, HeadAt]) -> UpdateOne:
+    key, (head, offset) = item
+    text = head.model_dump_json()
+    return UpdateOne(
+        {"_id": key, "offset": {"$lt": offset}},
+        {"$set": {"offset": offset, "head": text, "seal": seal(offset, text)}},
+        upsert=True,
+    )
+
+
 def _head(document: Mapping[str, Any]) -> HeadAt:
-    return HeadAt(Head.model_validate_json(document["head"]), document["offset"])
+    return HeadAt(read_record(Head, document, "decided", text="head"), document["offset"])
 
 
 def _position_id(at: Partition) -> str:
     return f"{at.topic}-{at.partition}"
+
+
+def _catalog_id(at: Partition) -> str:
+    # Without the fields of a position, because a rebuild compares those of two editions.
+    return f"catalog:{at.topic}-{at.partition}"
 
 
 def _seen_id(key: str, event_id: str) -> bytes:

@@ -24,19 +24,52 @@ _CURSOR_GONE = {43, 175, 237}
 server was restarted.
 """
 
+_OF_SERVER = _CURSOR_GONE | {
+    *(6, 7, 89, 141, 145, 172, 202, 384, 407, 9001),  # connections
+    *(11, 13, 18, 31, 214, 334, 391, 8000),  # users, passwords, rights, and sessions that expired
+    *(24, 46, 50, 112, 208, 262, 290),  # locks, limits of time, conflicts of writes
+    *(64, 75, 79, 100, 133, 134, 148, 187),  # concerns of writes and reads
+    *(71, 91, 94, 95, 189, 216, 10058, 10107, 13435, 13436),  # no primary, or another one
+    *(39, 42, 264, 371, 14031),  # no room on the disk, no more files, writes that are blocked
+    *(8, 96, 146, 365, 402, 433, 449),  # a server without memory, or under pressure
+    *(63, 150, 215, 249, 250, 272, 279, 355, 11600, 11601, 11602, 13388),  # interruptions, shards that moved
+}
+"""The codes of errors that say nothing about a document: another document would fail as well."""
+
+
+_OF_IDENTITY_SERVICE = "IMDS"
+"""In the driver's errors about the service that gives tokens to a machine of Azure or Google. They
+have no class of their own.
+"""
+
 
 @contextmanager
 def mongo_errors() -> Iterator[None]:
-    """Raises `UnavailableError` for errors that a retry may cure. Other errors are defects and pass
-    unchanged.
+    """Raises `UnavailableError` for errors of the server, which a retry may cure. Other errors are
+    about the documents or defects, and pass unchanged.
     """
     try:
         yield
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) or _OF_IDENTITY_SERVICE in str(error):
+            raise UnavailableError("MongoDB", reason=str(error)) from error
+        raise
     except PyMongoError as error:
-        is_lost = isinstance(error, OperationFailure) and error.code in _CURSOR_GONE
-        if is_lost or isinstance(error, _PASSING) or error.has_error_label("RetryableWriteError"):
+        if (
+            isinstance(error, _PASSING)
+            or error.has_error_label("RetryableWriteError")
+            or _is_of_server(error)
+        ):
             raise UnavailableError("MongoDB", reason=_reason(error)) from error
         raise
+
+
+def _is_of_server(error: PyMongoError) -> bool:
+    if isinstance(error, BulkWriteError):
+        faults = [fault.get("code") for fault in error.details.get("writeErrors", ())]
+        return bool(error.details.get("writeConcernErrors")) or not _OF_SERVER.isdisjoint(faults)
+    # Without a code, the login failed before the server answered, for example at AWS or Kerberos.
+    return isinstance(error, OperationFailure) and (error.code is None or error.code in _OF_SERVER)
 
 
 def duplicates_of(error: BulkWriteError) -> list[int]:

@@ -3,13 +3,14 @@ valid for the text. Missing vectors are computed again. MongoDB removes vectors 
 for a month.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pymongo import ASCENDING, IndexModel, UpdateOne
 
 from runfold.store.database import Database
+from runfold.store.lazy_indexes import LazyIndexes
 from runfold.store.unavailable import mongo_errors
 
 _KEPT: Final = timedelta(days=30)
@@ -17,17 +18,18 @@ _NOTED_EVERY: Final = timedelta(days=1)
 
 COLLECTION: Final = "vectors"
 
+_UNUSED: Final = IndexModel([("used", ASCENDING)], expireAfterSeconds=int(_KEPT.total_seconds()))
+
 
 class VectorStore:
     """The vectors of all editions."""
 
     def __init__(self, database: Database) -> None:
         self._vectors = database[COLLECTION]
+        self.indexes: Final = LazyIndexes(self._vectors, [_UNUSED])
 
     async def create_indexes(self) -> None:
-        index = IndexModel([("used", ASCENDING)], expireAfterSeconds=int(_KEPT.total_seconds()))
-        with mongo_errors():
-            await self._vectors.create_indexes([index])
+        await self.indexes.create()
 
     async def get(self, model: str, names: Sequence[str]) -> dict[str, bytes]:
         """The stored vectors of this model among `names`, by name."""
@@ -47,6 +49,18 @@ class VectorStore:
                 await self._vectors.update_many({"_id": {"$in": idle}}, {"$set": {"used": datetime.now(UTC)}})
         return vectors
 
+    async def delete(self, names: Collection[str]) -> None:
+        """Deletes the vectors with these names, of every model. Reads the names of all vectors."""
+        if not names:
+            return
+        with mongo_errors():
+            ids = [
+                document["_id"]
+                async for document in self._vectors.find({}, {"_id": 1}).batch_size(10_000)
+                if document["_id"].rpartition(":")[2] in names
+            ]
+            await self._vectors.delete_many({"_id": {"$in": ids}})
+
     async def save(self, model: str, vectors: Mapping[str, bytes]) -> None:
         now = datetime.now(UTC)
         operations = [
@@ -54,5 +68,6 @@ class VectorStore:
             for name, vector in vectors.items()
         ]
         if operations:
+            await self.indexes.before_insert()
             with mongo_errors():
                 await self._vectors.bulk_write(operations, ordered=False)

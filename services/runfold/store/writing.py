@@ -1,12 +1,18 @@
 """Upserts with a condition: a document that does not meet the condition stays unchanged."""
 
 from collections.abc import Sequence
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from runfold.store.unavailable import duplicates_of, mongo_errors
+
+FORGOTTEN: Final = timedelta(hours=1)
+"""How long the offset of a deletion is kept at the place of the deleted data. After that time no
+owner is left that could write older data there.
+"""
 
 
 async def upsert_where(collection: Any, operations: Sequence[UpdateOne]) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from runfold.client.memory_log import LoggedMemories, fold_banks, fold_memories
+from runfold.log.partition_counts import counted
 from runfold.log.settings import LogSettings
 from runfold.log.shared import partitions_of
 from runfold.store.edition import Edition
 from runfold.verify.runs import WAIT_SECONDS
-from runfold.verify.shared import SharedDifference, differences, lag
+from runfold.verify.shared import SharedDifference, differences, lag, left_out
 from runfold_projections.memory import MemoryRecord, Revision
-from runfold_schemas.topics import Topics
 
 _LOOK_SECONDS = 0.1
 
@@ -26,11 +26,13 @@ async def verify_memories(
 
     Projectors may work meanwhile, so differences are checked again, for `wait_seconds` at most.
     """
-    topics = Topics(log.prefix)
+    log = await counted(log)
+    topics = log.topics
     deadline = asyncio.get_running_loop().time() + wait_seconds
     while True:
-        memories = await fold_memories(log, partitions_of(topics.memories))
-        banks = await fold_banks(log, partitions_of(topics.banks))
+        skipped = await left_out(log, stores, {topics.memories, topics.banks})
+        memories = await fold_memories(log, partitions_of(topics, topics.memories), skipped)
+        banks = await fold_banks(log, partitions_of(topics, topics.banks), skipped)
         # Both sides use the same time, so that a memory that expires meanwhile is no difference.
         now = datetime.now(UTC)
         stored = await stores.memories.all(now=now)

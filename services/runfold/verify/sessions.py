@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Iterator, Mapping
 
 from runfold.client.session_log import fold_shared
+from runfold.log.partition_counts import counted
 from runfold.log.settings import LogSettings
+from runfold.log.shared import partitions_of
 from runfold.store.edition import Edition
 from runfold.store.state import own_scope
 from runfold.verify.runs import WAIT_SECONDS, describe_difference
-from runfold.verify.shared import SharedDifference, differences, lag
+from runfold.verify.shared import SharedDifference, differences, lag, left_out
 from runfold_projections.state import Value
-from runfold_schemas.topics import CATALOG_PARTITIONS, Topics
 
 _LOOK_SECONDS = 0.1
 
@@ -26,8 +27,12 @@ async def verify_sessions(
     Projectors may work meanwhile, so differences are checked again, for `wait_seconds` at most.
     """
     deadline = asyncio.get_running_loop().time() + wait_seconds
+    log = await counted(log)
+    topic = log.topics.sessions
     while True:
-        expected = await fold_shared(log, range(CATALOG_PARTITIONS))
+        expected = await fold_shared(
+            log, partitions_of(log.topics, topic), await left_out(log, stores, {topic})
+        )
         stored = await stores.sessions.all()
         values = {
             (entry.scope, entry.key): entry.value
@@ -38,7 +43,7 @@ async def verify_sessions(
         result = [
             *differences("session", sessions, stored),
             *_value_differences(expected.values, values),
-            *[late async for late in lag(log, stores, Topics(log.prefix).sessions)],
+            *[late async for late in lag(log, stores, topic)],
         ]
         if not result or asyncio.get_running_loop().time() > deadline:
             return len(stored), result

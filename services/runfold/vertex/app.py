@@ -11,10 +11,13 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
+from runfold.http.authorisation import guard
+from runfold.http.problems import answer_nobody
+from runfold.http.route_rules import RULES, Rule
 from runfold.vertex.errors import error_body, on_error, on_http, on_invalid, on_unexpected
 from runfold.vertex.operations import ResultReader, operation_routes
 from runfold_schemas.errors import RunfoldError
@@ -56,16 +59,14 @@ def resource_routes(collection: str, parameter: str, handlers: ResourceHandlers)
     ]
 
 
-def build_vertex_app(*groups: RouteGroup) -> Starlette:
+def build_vertex_app(*groups: RouteGroup, rules: Mapping[str, Rule] = RULES) -> Starlette:
     """The application, for `mount`. It has each route under both versions, with and without project
     and location.
     """
     readers = {verb: reader for group in groups for verb, reader in group.operations.items()}
     # Operations come first: their longer paths must not be taken for an id.
-    routes: list[BaseRoute] = [
-        *operation_routes(readers),
-        *(route for group in groups for route in group.routes),
-    ]
+    own = [*operation_routes(readers), *(route for group in groups for route in group.routes)]
+    routes: list[BaseRoute] = [guard(route, rules) for route in own]
     versions = [
         Mount(f"/{version}", routes=[Mount(_LOCATION, routes=routes), *routes])
         for version in ("v1beta1", "v1")
@@ -76,6 +77,7 @@ def build_vertex_app(*groups: RouteGroup) -> Starlette:
             RunfoldError: on_error,
             ValidationError: on_invalid,
             HTTPException: on_http,
+            ClientDisconnect: answer_nobody,
             Exception: on_unexpected,
         },
     )

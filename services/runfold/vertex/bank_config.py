@@ -14,7 +14,7 @@ from runfold.generation.triggers import TriggerRule
 from runfold.vertex.generation_documents import GenerationTriggerConfig
 from runfold.vertex.memory_documents import TimeToLive, TopicMessage, topic_of, topics_of
 from runfold.vertex.messages import PACKAGE, Message
-from runfold_schemas.data import TTL_SECONDS_MAX
+from runfold_schemas.data import TTL_SECONDS_MAX, ItemList, Items
 from runfold_schemas.memories import (
     BankConfig,
     ConversationMessage,
@@ -65,7 +65,7 @@ class _Text(Message):
 
 class _Content(Message):
     role: str | None = None
-    parts: tuple[_Text, ...] = ()
+    parts: Items[_Text] = ()
 
 
 class ExampleEvent(Message):
@@ -77,12 +77,12 @@ class ExampleEvent(Message):
 
 
 class ConversationSource(Message):
-    events: tuple[ExampleEvent, ...] = ()
+    events: Items[ExampleEvent] = ()
 
 
 class ExampleMemoryMessage(Message):
     fact: str
-    topics: list[TopicMessage] | None = None
+    topics: ItemList[TopicMessage] | None = None
 
     def to_runfold(self) -> ExampleMemory:
         return ExampleMemory(fact=self.fact, topics=topics_of(self.topics))
@@ -90,7 +90,7 @@ class ExampleMemoryMessage(Message):
 
 class ExampleMessage(Message):
     conversation_source: ConversationSource = ConversationSource()
-    generated_memories: list[ExampleMemoryMessage] | None = None
+    generated_memories: ItemList[ExampleMemoryMessage] | None = None
 
     def to_runfold(self) -> Example:
         return Example(
@@ -100,9 +100,9 @@ class ExampleMessage(Message):
 
 
 class CustomizationConfig(Message):
-    scope_keys: list[str] | None = None
-    memory_topics: list[BankTopic] | None = None
-    generate_memories_examples: list[ExampleMessage] | None = None
+    scope_keys: ItemList[str] | None = None
+    memory_topics: ItemList[BankTopic] | None = None
+    generate_memories_examples: ItemList[ExampleMessage] | None = None
 
     def to_runfold(self) -> Customization:
         return Customization(
@@ -131,7 +131,7 @@ class MemoryBankConfig(Message):
 
     disable_memory_revisions: bool | None = None
     ttl_config: TtlConfig | None = None
-    customization_configs: list[CustomizationConfig] | None = None
+    customization_configs: ItemList[CustomizationConfig] | None = None
     generation_config: GenerationConfig | None = None
 
     def to_runfold(self) -> BankFields:

@@ -18,8 +18,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runfold.client.memories import Memories
-from runfold.client.sessions import Sessions
+from runfold.client.memory import MemoryVerbs
+from runfold.client.session import SessionVerbs
 from runfold.vertex.app import RouteGroup, resource_routes
 from runfold.vertex.engine_documents import (
     FILTER_FIELDS,
@@ -46,7 +46,7 @@ _AT_A_TIME: Final = 100
 class BankEngines:
     """The engines: the banks whose ids are numbers."""
 
-    def __init__(self, memories: Callable[[], Memories]) -> None:
+    def __init__(self, memories: Callable[[], MemoryVerbs]) -> None:
         self._memories = memories
 
     async def check(self, engine_id: str) -> None:
@@ -67,7 +67,7 @@ def bank_id(engine_id: str) -> str:
     return engine_id
 
 
-def engine_routes(memories: Callable[[], Memories], sessions: Callable[[], Sessions]) -> RouteGroup:
+def engine_routes(memories: Callable[[], MemoryVerbs], sessions: Callable[[], SessionVerbs]) -> RouteGroup:
     """Both callables return clients that the routes use, or raise while there is no connection."""
     handlers = _EngineHandlers(memories, sessions)
     return RouteGroup(
@@ -83,7 +83,7 @@ def engine_routes(memories: Callable[[], Memories], sessions: Callable[[], Sessi
 class _EngineHandlers:
     """The handlers of the routes."""
 
-    def __init__(self, memories: Callable[[], Memories], sessions: Callable[[], Sessions]) -> None:
+    def __init__(self, memories: Callable[[], MemoryVerbs], sessions: Callable[[], SessionVerbs]) -> None:
         self._memories = memories
         self._sessions = sessions
         self._engines = BankEngines(memories)

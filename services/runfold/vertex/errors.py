@@ -16,6 +16,7 @@ from runfold_schemas.errors import (
     BankNotEmptyError,
     MemoryChangedError,
     NoModelError,
+    QuarantinedError,
     RejectedError,
     RunEndedError,
     RunfoldError,
@@ -54,10 +55,13 @@ _CODES: Final[Mapping[Status, int]] = {
 
 _OF_HTTP: Final[Mapping[int, Status]] = {
     HTTPStatus.BAD_REQUEST: "INVALID_ARGUMENT",
+    HTTPStatus.UNAUTHORIZED: "UNAUTHENTICATED",
+    HTTPStatus.FORBIDDEN: "PERMISSION_DENIED",
     HTTPStatus.NOT_FOUND: "NOT_FOUND",
     HTTPStatus.METHOD_NOT_ALLOWED: "NOT_FOUND",
     HTTPStatus.CONFLICT: "ALREADY_EXISTS",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "INVALID_ARGUMENT",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "INVALID_ARGUMENT",
     HTTPStatus.UNPROCESSABLE_ENTITY: "INVALID_ARGUMENT",
     HTTPStatus.SERVICE_UNAVAILABLE: "UNAVAILABLE",
     HTTPStatus.GATEWAY_TIMEOUT: "DEADLINE_EXCEEDED",
@@ -73,8 +77,9 @@ class WireError(RunfoldError):
         self.status: Status = status
 
 
-def error_body(status: Status, message: str) -> JSONResponse:
-    code = _CODES[status]
+def error_body(status: Status, message: str, *, code: int | None = None) -> JSONResponse:
+    """An error. `code` is the HTTP status if it differs from that of `status`."""
+    code = code or _CODES[status]
     error = {"code": code, "message": message, "status": status, "details": []}
     headers = {"Retry-After": "1"} if status == "UNAVAILABLE" else None
     return JSONResponse({"error": error}, code, headers)
@@ -85,7 +90,9 @@ def status_of(error: RunfoldError) -> Status:
     match error:
         case WireError():
             return error.status
-        case SessionEndedError() | RunEndedError() | BankNotEmptyError() | NoModelError():
+        case (
+            SessionEndedError() | RunEndedError() | BankNotEmptyError() | NoModelError() | QuarantinedError()
+        ):
             return "FAILED_PRECONDITION"
         case RejectedError() | MemoryChangedError():
             return "ABORTED"
@@ -114,7 +121,8 @@ async def on_http(request: Request, error: Exception) -> JSONResponse:
     status = _OF_HTTP.get(error.status_code, "INTERNAL")
     if status == "NOT_FOUND":
         return error_body(status, f"there is no {request.method} {request.url.path}")
-    return error_body(status, error.detail)
+    is_of_media_type = error.status_code == HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+    return error_body(status, error.detail, code=error.status_code if is_of_media_type else None)
 
 
 async def on_unexpected(_: Request, __: Exception) -> JSONResponse:

@@ -61,6 +61,9 @@ class Not:
 
 Filter = Comparison | All | Some | Not
 
+_LENGTH_MAX: Final = 2_000
+"""The longest filter, in characters. Parsing and matching it takes time in proportion."""
+
 _DEPTH_MAX: Final = 50
 
 _TOKEN: Final = re.compile(
@@ -75,8 +78,12 @@ def parse_filter(text: str | None, fields: Mapping[str, Kind]) -> Filter:
     """The filter; without a text, a filter that matches everything. The names in `fields` are in
     snake_case.
 
-    Raises `InvalidEventError` with the position of the fault.
+    Raises `InvalidEventError` with the position of the fault, and for a filter that is too long.
     """
+    if text and len(text) > _LENGTH_MAX:
+        raise InvalidEventError(
+            f"filter: it has {len(text):,} characters; {_LENGTH_MAX:,} are allowed", field="filter"
+        )
     parser = _Parser(text or "", fields)
     return parser.expression_to_end() if parser.tokens else All()
 

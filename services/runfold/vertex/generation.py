@@ -8,7 +8,7 @@ An error is answered with its status, and not in a finished operation, because G
 ignore errors there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -17,7 +17,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from runfold.generation.options import ChangedMemory
-from runfold.generation.service import Generation
+from runfold.generation.permitted import PermittedGeneration
+from runfold.http.audited_ids import note_scope
 from runfold.vertex.app import RouteGroup
 from runfold.vertex.engine_documents import ingestion_rule
 from runfold.vertex.engines import bank_id
@@ -41,12 +42,13 @@ _ACTIONS: Final[dict[str, Literal["CREATED", "UPDATED", "DELETED"]]] = {
 """The actions by their letters in an operation's id."""
 
 
-def generation_routes(generation: Generation) -> RouteGroup:
-    """The handlers raise while `generation` has no connection."""
+def generation_routes(generation: Callable[[], PermittedGeneration]) -> RouteGroup:
+    """`generation` has the permissions of the request. It raises while there is no connection."""
 
     async def generate(request: Request) -> Response:
         engine, message, now = name_of(request), await read_message(request, Generate), datetime.now(UTC)
-        memories = await generation.generator().generate(
+        note_scope(message.scope)
+        memories = await generation().generate(
             bank_id(engine.engine_id), message.scope, message.source(), message.options(now)
         )
         response = GenerateResponse.of(memories, engine)
@@ -57,8 +59,10 @@ def generation_routes(generation: Generation) -> RouteGroup:
 
     async def ingest_events(request: Request) -> Response:
         engine, message, now = name_of(request), await read_message(request, IngestEvents), datetime.now(UTC)
-        bank = await generation.generator().memories.bank(bank_id(engine.engine_id))
-        await generation.streams.ingest(
+        note_scope(message.scope)
+        verbs = generation()
+        bank = await verbs.bank(bank_id(engine.engine_id), message.scope)
+        await verbs.ingest(
             bank.bank_id,
             message.scope,
             message.stream_id,

@@ -33,6 +33,7 @@ from runfold.vertex.memory_documents import (
 from runfold.vertex.messages import PACKAGE, Fields, Message, Timestamp
 from runfold.vertex.names import Name
 from runfold.vertex.session_documents import SESSIONS, runfold_id
+from runfold_schemas.data import ItemList
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import Fact, Scope
 
@@ -41,11 +42,11 @@ _UNSPECIFIED: Final = "METADATA_MERGE_STRATEGY_UNSPECIFIED"
 
 class DirectMemory(Message):
     fact: Fact
-    topics: list[TopicMessage] | None = None
+    topics: ItemList[TopicMessage] | None = None
 
 
 class DirectMemoriesSource(Message):
-    direct_memories: Annotated[list[DirectMemory], Field(min_length=1, max_length=DIRECT_FACTS_MAX)]
+    direct_memories: Annotated[ItemList[DirectMemory], Field(min_length=1, max_length=DIRECT_FACTS_MAX)]
 
     def to_runfold(self) -> Source:
         return DirectFacts(
@@ -58,7 +59,7 @@ class ContentEvent(Message):
 
 
 class DirectContentsSource(Message):
-    events: Annotated[list[ContentEvent], Field(min_length=1)]
+    events: Annotated[ItemList[ContentEvent], Field(min_length=1)]
 
     def to_runfold(self) -> Source:
         return Contents([event.content for event in self.events])
@@ -116,7 +117,7 @@ class Generate(GenerationParameters):
     vertex_session_source: VertexSessionSource | None = None
     scope: Scope | None = None
     disable_consolidation: bool | None = None
-    allowed_topics: list[TopicMessage] | None = None
+    allowed_topics: ItemList[TopicMessage] | None = None
 
     def source(self) -> Source:
         """The source. Raises `InvalidEventError` if the request has none."""
@@ -163,7 +164,7 @@ class GenerateResponse(Message):
 
     proto: ClassVar[str] = f"{PACKAGE}.GenerateMemoriesResponse"
 
-    generated_memories: list[GeneratedMemory] | None = None
+    generated_memories: ItemList[GeneratedMemory] | None = None
 
     @classmethod
     def of(cls, memories: Sequence[ChangedMemory], engine: Name) -> "GenerateResponse":
@@ -207,7 +208,7 @@ class IngestedEvent(Message):
 
 
 class IngestedContents(Message):
-    events: list[IngestedEvent] | None = None
+    events: ItemList[IngestedEvent] | None = None
 
 
 class IngestEvents(GenerationParameters):

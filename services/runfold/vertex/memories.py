@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runfold.client.memories import Memories
-from runfold.client.memory import MemorySelection
+from runfold.client.memory import MemorySelection, MemoryVerbs
+from runfold.http.audited_ids import note_scope
 from runfold.vertex.app import RouteGroup, resource_routes
 from runfold.vertex.engines import bank_id
 from runfold.vertex.errors import WireError
@@ -90,7 +90,7 @@ class Purged(Message):
     purge_count: int
 
 
-def memory_routes(memories: Callable[[], Memories]) -> RouteGroup:
+def memory_routes(memories: Callable[[], MemoryVerbs]) -> RouteGroup:
     """`memories` returns the client that the routes use, or raises while there is no connection."""
     handlers = _MemoryHandlers(memories)
     collection = "/reasoningEngines/{engine}/memories"
@@ -114,16 +114,17 @@ def memory_routes(memories: Callable[[], Memories]) -> RouteGroup:
 class _MemoryHandlers:
     """The handlers of the routes."""
 
-    def __init__(self, memories: Callable[[], Memories]) -> None:
+    def __init__(self, memories: Callable[[], MemoryVerbs]) -> None:
         self._memories = memories
 
     async def create(self, request: Request) -> Response:
         """Creates a memory, with a new id unless one is given. 409 if that exists already."""
         engine, message, now = name_of(request), await read_message(request, CreateMemory), datetime.now(UTC)
-        id_ = query_parameter(request, "memoryId")
+        id_, memory = query_parameter(request, "memoryId"), message.memory(now)
+        note_scope(memory.scope)
         record = await self._memories().create(
             bank_id(engine.engine_id),
-            message.memory(now),
+            memory,
             memory_id=_checked_memory_id(id_) if id_ else new_id(),
             revision=message.revision(now),
         )
@@ -142,6 +143,7 @@ class _MemoryHandlers:
         query = _ordered(
             memory_query(query_parameter(request, "filter")), query_parameter(request, "orderBy")
         )
+        note_scope(query.scope)
         records, token = await self._memories().list(
             bank_id(engine.engine_id), query, limit=page.size, cursor=page.token
         )
@@ -178,6 +180,7 @@ class _MemoryHandlers:
     async def purge(self, request: Request) -> Response:
         engine, message = name_of(request), await read_message(request, Purge)
         query = memory_query(message.filter, message.filter_groups or [])
+        note_scope(query.scope)
         count = await self._memories().purge(bank_id(engine.engine_id), query, force=message.force)
         return finished_operation(engine, "purgeMemories", Purged(purge_count=count), str(count))
 

@@ -11,10 +11,10 @@ from pydantic import AfterValidator, FiniteFloat, StringConstraints, model_valid
 
 from runfold.client.memory import RevisionOptions
 from runfold.vertex.filters import Kind, Path
-from runfold.vertex.messages import PACKAGE, Duration, Message, Timestamp
+from runfold.vertex.messages import PACKAGE, Duration, Message, Texts, Timestamp
 from runfold.vertex.names import Name
 from runfold_projections.memory import MemoryRecord, Revision
-from runfold_schemas.data import DisplayName, Labels
+from runfold_schemas.data import DisplayName, ItemList, Labels
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.memories import Fact, Memory, MemoryTopic, Moment, Scope
 
@@ -105,13 +105,13 @@ class MemoryMessage(Message):
 
     name: str
     fact: str
-    scope: dict[str, str]
+    scope: Texts
     display_name: str | None = None
     description: str | None = None
     create_time: Timestamp
     update_time: Timestamp
     expire_time: Timestamp | None = None
-    topics: list[TopicMessage] | None = None
+    topics: ItemList[TopicMessage] | None = None
     metadata: MetadataMessage | None = None
     memory_type: str = NATURAL_LANGUAGE
 
@@ -149,8 +149,8 @@ class RevisionMessage(Message):
     fact: str
     create_time: Timestamp
     expire_time: Timestamp
-    labels: dict[str, str] | None = None
-    extracted_memories: list[ExtractedMessage] | None = None
+    labels: Texts | None = None
+    extracted_memories: ItemList[ExtractedMessage] | None = None
 
     @classmethod
     def of(cls, revision: Revision, memory: Name) -> "RevisionMessage":
@@ -193,7 +193,7 @@ class _MemoryInput(RevisionParameters):
     description: Annotated[str, StringConstraints(max_length=10_000)] | None = None
     ttl: TimeToLive | None = None
     expire_time: Timestamp | None = None
-    topics: list[TopicMessage] | None = None
+    topics: ItemList[TopicMessage] | None = None
     metadata: MetadataMessage | None = None
 
     def expires_at(self, now: datetime) -> datetime | None:
@@ -224,7 +224,7 @@ class UpdateMemory(_MemoryInput):
     """The fields of a memory that change."""
 
     fact: Fact | None = None
-    scope: dict[str, str] | None = None
+    scope: Texts | None = None
 
 
 class Rollback(Message):

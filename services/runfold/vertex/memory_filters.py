@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -11,9 +11,13 @@ from runfold.vertex.filters import equalities, matches, parse_filter
 from runfold.vertex.memory_documents import FILTER_FIELDS, MetadataValue, filter_value
 from runfold.vertex.messages import Message
 from runfold_projections.memory import MemoryRecord
+from runfold_schemas.data import ItemList
 from runfold_schemas.memories import Moment
 
 Predicate = Callable[[MemoryRecord], bool]
+
+_FILTERS_MAX: Final = 100
+"""The most groups of a request, and the most filters of a group."""
 
 
 class MemoryFilter(Message):
@@ -45,7 +49,7 @@ class MemoryFilter(Message):
 class Conjunction(Message):
     """All of these filters match."""
 
-    filters: Annotated[list[MemoryFilter], Field(min_length=1)]
+    filters: Annotated[ItemList[MemoryFilter], Field(min_length=1, max_length=_FILTERS_MAX)]
 
     def matches(self, record: MemoryRecord) -> bool:
         return all(each.matches(record) for each in self.filters)
@@ -55,7 +59,7 @@ class FilterParameters(Message):
     """The filters of a request. The text matches, and at least one of the groups."""
 
     filter: str | None = None
-    filter_groups: list[Conjunction] | None = None
+    filter_groups: Annotated[ItemList[Conjunction], Field(max_length=_FILTERS_MAX)] | None = None
 
     def predicate(self) -> Predicate | None:
         """The filters as a predicate; None: all memories match. Raises `InvalidEventError`."""

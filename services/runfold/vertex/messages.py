@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from runfold_schemas.data import TTL_SECONDS_MAX, Time
+from runfold_schemas.first_fault import FIRST_FAULT
 
 PACKAGE: Final = "google.cloud.aiplatform.v1beta1"
 
@@ -30,6 +31,9 @@ _DEPTH_MAX: Final = 100
 
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
+
+Texts = Annotated[dict[str, str], FIRST_FAULT]
+"""A map of texts."""
 
 OPAQUE: Final = frozenset(
     {

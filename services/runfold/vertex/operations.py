@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from runfold.http.audited_ids import note_ids
 from runfold.vertex.errors import WireError
 from runfold.vertex.messages import Message, rfc3339
 from runfold.vertex.names import Name
@@ -37,6 +38,8 @@ def finished_operation(parent: Name, verb: str, response: Message, *details: str
     the `details` besides the name of the resource.
     """
     now = f"{datetime.now(UTC).timestamp():.6f}"
+    if verb.startswith("create"):
+        note_ids({"created": str(parent)})
     return json_response(_operation(parent.child("operations", token_of(verb, now, *details)), now, response))
 
 

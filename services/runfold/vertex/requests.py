@@ -9,16 +9,15 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runfold.http.bodies import JSON, parse_json, read_body
+from runfold.http.bodies import DOCUMENT_BYTES_MAX, JSON, parse_json, read_body, read_media_type
 from runfold.vertex.messages import Message, camel_name
 from runfold.vertex.names import ENGINES, Name
 from runfold_schemas.errors import InvalidEventError
 
 MessageT = TypeVar("MessageT", bound=Message)
 
-_BODY_BYTES_MAX: Final = 32 * 1024 * 1024
-"""An event has at most 8 MiB, and clients send it twice: in this protocol's form and in their own.
-"""
+_PARAMETER_LENGTH_MAX: Final = 8_000
+"""Longer than any page token, which contains ids."""
 
 _COLLECTIONS: Final = {
     "engine": ENGINES,
@@ -41,20 +40,28 @@ def name_of(request: Request) -> Name:
 
 def query_parameter(request: Request, name: str) -> str | None:
     """A parameter of the query. `name` is in camelCase; clients may send it in snake_case too. None
-    if it is missing or empty.
+    if it is missing or empty. Raises `InvalidEventError` if it is too long.
     """
     for key, value in request.query_params.items():
         if camel_name(key) == name and value:
+            if len(value) > _PARAMETER_LENGTH_MAX:
+                raise InvalidEventError(
+                    f"{name}: it has {len(value):,} characters; {_PARAMETER_LENGTH_MAX:,} are allowed",
+                    field=name,
+                )
             return value
     return None
 
 
 async def read_message(request: Request, kind: type[MessageT]) -> MessageT:
-    """The message in the body; without a body, the message without fields. Raises
+    """The message in the body; without a body, the message without fields. Answers 415 for a body
+    of another media type: pages of any site may make a browser send those. Raises
     `InvalidEventError` if the body is not JSON, and pydantic's `ValidationError`.
     """
-    body = await read_body(request, bytes_max=_BODY_BYTES_MAX)
-    fields = parse_json(body) if body.strip() else {}
+    body = await read_body(request, bytes_max=DOCUMENT_BYTES_MAX)
+    if body.strip():
+        read_media_type(request, allowed=(JSON,))
+    fields = await parse_json(body) if body.strip() else {}
     if not isinstance(fields, dict):
         raise InvalidEventError("the body is not a JSON object")
     return kind.model_validate(fields)

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runfold.client.memories import Memories
-from runfold.client.memory import MemorySelection
+from runfold.client.memory import MemorySelection, MemoryVerbs
+from runfold.http.audited_ids import note_scope
 from runfold.vertex.app import RouteGroup
 from runfold.vertex.engines import bank_id
 from runfold.vertex.memory_documents import NATURAL_LANGUAGE, MemoryMessage
@@ -72,12 +72,13 @@ class RetrieveResponse(Message):
     next_page_token: str | None = None
 
 
-def retrieval_routes(memories: Callable[[], Memories]) -> RouteGroup:
+def retrieval_routes(memories: Callable[[], MemoryVerbs]) -> RouteGroup:
     """`memories` returns the client that the routes use, or raises while there is no connection."""
 
     async def retrieve(request: Request) -> Response:
         engine, message = name_of(request), await read_message(request, Retrieve)
         bank = bank_id(engine.engine_id)
+        note_scope(message.scope)
         if not message.includes_texts():
             await memories().bank(bank)
             return json_response(RetrieveResponse(retrieved_memories=[]))
@@ -101,7 +102,7 @@ def retrieval_routes(memories: Callable[[], Memories]) -> RouteGroup:
 
 
 async def _retrieve_nearest(
-    memories: Memories, engine: Name, message: Retrieve, search: BySimilarity
+    memories: MemoryVerbs, engine: Name, message: Retrieve, search: BySimilarity
 ) -> RetrieveResponse:
     nearest = await memories.nearest(
         engine.engine_id,
@@ -118,7 +119,7 @@ async def _retrieve_nearest(
     )
 
 
-async def _retrieve_newest(memories: Memories, engine: Name, message: Retrieve) -> RetrieveResponse:
+async def _retrieve_newest(memories: MemoryVerbs, engine: Name, message: Retrieve) -> RetrieveResponse:
     query = MemorySelection(scope=message.scope, matches=message.predicate())
     page = message.simple_retrieval_params
     size, token = (_MAX, None) if page is None else (_size(page.page_size), page.page_token or None)

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runfold.client.memories import Memories
+from runfold.client.memory import MemoryVerbs
 from runfold.vertex.app import RouteGroup
 from runfold.vertex.engines import bank_id
 from runfold.vertex.filters import Filter, Kind, Path, label_equalities, matches, parse_filter
@@ -32,7 +32,7 @@ _FILTER_FIELDS: Final[Mapping[str, Kind]] = {
 }
 
 
-def revision_routes(memories: Callable[[], Memories]) -> RouteGroup:
+def revision_routes(memories: Callable[[], MemoryVerbs]) -> RouteGroup:
     """`memories` returns the client that the routes use, or raises while there is no connection."""
 
     async def list_revisions(request: Request) -> Response:

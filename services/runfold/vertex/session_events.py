@@ -11,8 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runfold.client.session import EventSelection, RecordedEvent, Session
-from runfold.client.sessions import Sessions
+from runfold.client.session import EventSelection, RecordedEvent, Session, SessionVerbs
 from runfold.vertex.filters import Filter, Path, matches, parse_filter
 from runfold.vertex.messages import rfc3339
 from runfold.vertex.names import Name
@@ -65,7 +64,7 @@ class _SortKey(NamedTuple):
     offset: int
 
 
-def session_event_routes(sessions: Callable[[], Sessions]) -> list[Route]:
+def session_event_routes(sessions: Callable[[], SessionVerbs]) -> list[Route]:
     """`sessions` returns the client that the routes use, or raises while there is no connection."""
 
     async def append_event(request: Request) -> Response:
@@ -86,7 +85,7 @@ def session_event_routes(sessions: Callable[[], Sessions]) -> list[Route]:
     ]
 
 
-async def _append(sessions: Sessions, session_id: str, event: AppendEvent) -> None:
+async def _append(sessions: SessionVerbs, session_id: str, event: AppendEvent) -> None:
     delta = (event.actions or {}).get("stateDelta") or {}
     if not isinstance(delta, dict):
         raise InvalidEventError("actions.stateDelta: this is not an object", field="actions.stateDelta")

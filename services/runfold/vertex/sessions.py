@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runfold.client.session import Session
-from runfold.client.sessions import Sessions
+from runfold.client.session import Session, SessionVerbs
+from runfold.http.audited_ids import note_ids
 from runfold.vertex.app import RouteGroup, resource_routes
 from runfold.vertex.errors import WireError
 from runfold.vertex.filters import Filter, Kind, equalities, label_equalities, matches, parse_filter
@@ -71,7 +71,7 @@ class Engines(Protocol):
         """Raises an error if there is no such engine."""
 
 
-def session_routes(sessions: Callable[[], Sessions], engines: Engines) -> RouteGroup:
+def session_routes(sessions: Callable[[], SessionVerbs], engines: Engines) -> RouteGroup:
     """`sessions` returns the client that the routes use, or raises while there is no connection."""
     handlers = _SessionHandlers(sessions, engines)
     routes = [
@@ -86,7 +86,7 @@ def session_routes(sessions: Callable[[], Sessions], engines: Engines) -> RouteG
 class _SessionHandlers:
     """The handlers of the routes."""
 
-    def __init__(self, sessions: Callable[[], Sessions], engines: Engines) -> None:
+    def __init__(self, sessions: Callable[[], SessionVerbs], engines: Engines) -> None:
         self._sessions = sessions
         self._engines = engines
 
@@ -95,6 +95,7 @@ class _SessionHandlers:
         engine, message = name_of(request), await read_message(request, CreateSession)
         id_ = query_parameter(request, "sessionId")
         name = engine.child(SESSIONS, checked_id(id_, field="sessionId") if id_ else new_id())
+        note_ids({"user": message.user_id})
         await self._engines.check(engine.engine_id)
         session = await self._sessions().create(
             app=engine.engine_id,
@@ -121,6 +122,7 @@ class _SessionHandlers:
             raise WireError("UNIMPLEMENTED", f"orderBy: sessions can only be sorted by {_ORDERS[0]}")
         await self._engines.check(engine.engine_id)
         sessions, conditions = self._sessions(), {"app": engine.engine_id, **_conditions(filter_)}
+        note_ids({"user": conditions["user"]})
 
         async def fetch(limit: int, cursor: str | None) -> tuple[Sequence[Session], str | None]:
             return await sessions.list(**conditions, limit=limit, cursor=cursor)

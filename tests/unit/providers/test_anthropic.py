@@ -31,7 +31,6 @@ from runfold_schemas.events import (
     AssistantMessage,
     ProviderPart,
     ResponseRecorded,
-    TokenUsage,
 )
 from runfold_schemas.messages import (
     DocumentPart,
@@ -43,6 +42,7 @@ from runfold_schemas.messages import (
     ToolResultPart,
     ToolUsePart,
 )
+from runfold_schemas.usage import TokenUsage
 
 REQUEST: dict[str, Any] = {
     "model": "claude",
@@ -146,6 +146,24 @@ def test_attachments_follow_the_text_of_their_result():
     assert kinds == [["text", "image", "document"], ["image"]]
 
 
+def test_a_result_that_failed_is_marked_unless_it_has_media_which_the_api_refuses_then():
+    failed = ToolResultPart(tool_use_id="1", content={"error": "gone"}, is_error=True, attachments=(PNG,))
+    body = valid(*exchange(failed), *exchange(failed.model_copy(update={"attachments": ()})))
+
+    results = [body["messages"][at]["content"][0] for at in (1, 3)]
+    assert ["is_error" in result for result in results] == [False, True]
+    assert "gone" in results[0]["content"][0]["text"]
+
+
+def test_a_result_names_the_toolset_of_its_call():
+    own = {"anthropic": {"toolset_name": "browser"}}
+    call = assistant(ToolUsePart(id="1", name="click", input={}, provider_data=own))
+
+    body = valid(call, user(ToolResultPart(tool_use_id="1", content="clicked")))
+
+    assert [message["content"][0]["toolset_name"] for message in body["messages"]] == ["browser", "browser"]
+
+
 def test_media_go_as_base64_by_https_or_as_plain_text():
     markdown = DocumentPart(
         media_type="text/markdown", data=b64encode("# Größe".encode()).decode(), name="a.md"
@@ -216,15 +234,14 @@ def test_a_breakpoint_of_the_cache_is_handed_back_and_ids_cannot_be_overwritten(
         (user(DocumentPart(media_type="text/plain", data="/w==")), "not UTF-8"),
         (user(DocumentPart(media_type="text/plain", data="IA==")), "without text"),
         (user(DocumentPart(media_type="application/zip", data="AAAA")), "zip"),
-        (Message(role="system", parts=(TextPart(text="be brief"),)), "before the conversation"),
     ],
 )
 def test_what_it_cannot_say_is_refused_by_name_or_listed(message, why):
     messages = [assistant(TextPart(text="hello")), message]
 
     with pytest.raises(InexpressibleError, match=re.escape(why)) as refusal:
-        encode(messages, "refuse")
-    encoded = encode(messages, "drop")
+        encode(messages, {"lossy": "refuse"})
+    encoded = encode(messages, {"lossy": "drop"})
 
     assert (refusal.value.message_index, refusal.value.part_index) == (1, 0)
     assert [(fault.message_index, fault.part_index) for fault in encoded.dropped] == [(1, 0)]
@@ -239,11 +256,13 @@ def test_results_behind_other_words_of_the_user_are_refused():
         [*exchange(), user(TextPart(text="wait")), user(result)],
     ):
         with pytest.raises(InexpressibleError, match="before all else"):
-            encode(messages, "refuse")
+            encode(messages, {"lossy": "refuse"})
 
 
 def test_blank_texts_are_left_out_and_listed():
-    encoded = encode([user(TextPart(text=" \n"), TextPart(text="a")), user(TextPart(text=""))], "refuse")
+    encoded = encode(
+        [user(TextPart(text=" \n"), TextPart(text="a")), user(TextPart(text=""))], {"lossy": "refuse"}
+    )
 
     assert encoded.body == {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}
     assert [fault.rule for fault in encoded.dropped] == ["text-not-blank", "text-not-blank"]
@@ -265,9 +284,14 @@ def test_every_kind_of_block_comes_back_as_it_came_from_json_and_from_the_packag
         assert valid(message)["messages"][0]["content"] == CONTENT
         assert said[-2:] == [
             TokenUsage(
-                model="claude", input_tokens=7, output_tokens=5, cache_read_tokens=3, cache_write_tokens=2
+                model="claude",
+                input_tokens=12,
+                output_tokens=5,
+                cache_read_tokens=3,
+                cache_write_tokens=2,
+                input_includes_cache=True,
             ),
-            ResponseRecorded(model="claude", stop_reason="end_turn"),
+            ResponseRecorded(model="claude", stop_reason="end_turn", response_id="msg_1"),
         ]
 
 
@@ -276,7 +300,7 @@ def test_its_id_is_known_as_soon_as_a_stream_begins():
 
     recorder.feed(BEGIN)
 
-    assert recorder.blocks.message_id == "msg_1"
+    assert recorder.blocks.response_id == "msg_1"
 
 
 def test_blocks_of_an_unknown_kind_come_back_with_a_fault():
@@ -284,7 +308,7 @@ def test_blocks_of_an_unknown_kind_come_back_with_a_fault():
     said = AnthropicRecorder({}).response(response([block]))
 
     (message,) = ledger_of(list(said), "anthropic")
-    assert encode([message], "refuse").body["messages"][0]["content"] == [block]
+    assert encode([message], {"lossy": "refuse"}).body["messages"][0]["content"] == [block]
     assert "hologram" in said[-1].faults[0]
 
 
@@ -318,7 +342,7 @@ def test_a_stream_that_breaks_off_leaves_what_arrived_and_a_whole_ledger():
             assert said[-1].finished is False
             assert any("lost" in fault for fault in said[-1].faults) == bool(rest)
             for message in ledger_of(said, "anthropic"):
-                check(encode([message], "refuse").body)
+                check(encode([message], {"lossy": "refuse"}).body)
 
 
 def test_a_text_that_breaks_off_is_kept():

@@ -24,24 +24,24 @@ from runfold_schemas.messages import Message
 @given(ledgers | wild_ledgers)
 @settings(max_examples=80)
 def test_any_ledger_is_a_valid_body_or_refused_by_message_and_part(messages: list[Message]):
-    encoded = encode(messages, "drop")
+    encoded = encode(messages, {"lossy": "drop"})
     inexpressible = [fault for fault in encoded.dropped if fault.rule != "text-not-blank"]
 
     if inexpressible:
         with pytest.raises(InexpressibleError) as refusal:
-            encode(messages, "refuse")
+            encode(messages, {"lossy": "refuse"})
         first = inexpressible[0]
         assert refusal.value.message_index == first.message_index
         assert refusal.value.part_index == first.part_index
     else:
-        assert encode(messages, "refuse") == encoded
+        assert encode(messages, {"lossy": "refuse"}) == encoded
     check(encoded.body)
 
 
 @given(ledgers)
 @settings(max_examples=50)
 def test_order_is_kept_and_only_what_is_listed_is_missing(messages: list[Message]):
-    encoded = encode(messages, "drop")
+    encoded = encode(messages, {"lossy": "drop"})
 
     said = [("system", block) for block in encoded.body.get("system", [])] + blocks(encoded.body)
     assert [(role, gist_of_block(block, encoded)) for role, block in said] == [
@@ -52,8 +52,8 @@ def test_order_is_kept_and_only_what_is_listed_is_missing(messages: list[Message
 @given(ledgers, st.data())
 @settings(max_examples=40)
 def test_a_longer_ledger_begins_with_the_encoding_of_a_shorter_one(messages: list[Message], data):
-    shorter = encode(messages[: data.draw(st.integers(0, len(messages)))], "drop").body["messages"]
-    longer = encode(messages, "drop").body["messages"]
+    shorter = encode(messages[: data.draw(st.integers(0, len(messages)))], {"lossy": "drop"}).body["messages"]
+    longer = encode(messages, {"lossy": "drop"}).body["messages"]
 
     assert longer[: len(shorter)] == shorter
 
@@ -61,7 +61,7 @@ def test_a_longer_ledger_begins_with_the_encoding_of_a_shorter_one(messages: lis
 @given(ledgers)
 @settings(max_examples=40)
 def test_what_was_encoded_is_recorded_as_the_same_parts(messages: list[Message]):
-    encoded = encode(messages, "drop")
+    encoded = encode(messages, {"lossy": "drop"})
     parts = [part for role, part in kept(messages, encoded) if role == "assistant"]
 
     recorded = [
@@ -77,7 +77,7 @@ def test_what_was_encoded_is_recorded_as_the_same_parts(messages: list[Message])
 @given(ledgers, st.integers(1, 9))
 @settings(max_examples=40)
 def test_a_stream_is_recorded_as_the_whole_response_is(messages: list[Message], size: int):
-    for one in encode(messages, "drop").body["messages"]:
+    for one in encode(messages, {"lossy": "drop"}).body["messages"]:
         if one["role"] != "assistant":
             continue
         recorder = AnthropicRecorder({})
@@ -89,13 +89,14 @@ def test_a_stream_is_recorded_as_the_whole_response_is(messages: list[Message], 
         assert said[-2:] == whole[-2:]
 
 
-KINDS = ("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "hologram")
+KINDS = ("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "compaction", "hologram")
 DELTAS = (
     "text_delta",
     "thinking_delta",
     "signature_delta",
     "input_json_delta",
     "citations_delta",
+    "compaction_delta",
     "depth_delta",
 )
 EVENTS = (
@@ -105,7 +106,7 @@ EVENTS = (
 VOCABULARY = (
     "type", "text", "thinking", "signature", "data", "id", "name", "input", "citations", "citation", "key",
     "partial_json", "self", "usage", "input_tokens", "output_tokens", "stop_reason", "model", "message",
-    "delta", "redacted", "tool_id", "content_block", *KINDS,
+    "delta", "redacted", "tool_id", "content_block", "container", "encrypted_content", *KINDS,
 )  # fmt: skip
 wild = wild_json(*VOCABULARY)
 wild_blocks = st.builds(

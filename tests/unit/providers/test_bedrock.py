@@ -24,7 +24,11 @@ from tests.ledgers import PDF, PNG, ledger_of
 
 from runfold_projections.providers.bedrock import BedrockRecorder, encode, recognizes
 from runfold_schemas.errors import InexpressibleError
-from runfold_schemas.events import AssistantMessage, ProviderPart, ResponseRecorded, TokenUsage
+from runfold_schemas.events import (
+    AssistantMessage,
+    ProviderPart,
+    ResponseRecorded,
+)
 from runfold_schemas.messages import (
     DocumentPart,
     ImagePart,
@@ -35,6 +39,7 @@ from runfold_schemas.messages import (
     ToolResultPart,
     ToolUsePart,
 )
+from runfold_schemas.usage import TokenUsage
 
 
 def test_a_conversation_becomes_the_arguments_of_converse():
@@ -145,6 +150,14 @@ def test_media_go_as_bytes_or_from_s3_and_documents_have_legal_names_of_their_ow
     assert documents[2]["context"] == "a note"
 
 
+def test_a_result_that_failed_is_marked_unless_it_has_media():
+    failed = ToolResultPart(tool_use_id="1", content={"error": "gone"}, is_error=True, attachments=(PNG,))
+    body = valid(*exchange(failed), *exchange(failed.model_copy(update={"attachments": ()})))
+
+    results = [body["messages"][at]["content"][0]["toolResult"] for at in (1, 3)]
+    assert ["status" in result for result in results] == [False, True]
+
+
 def test_attachments_follow_the_text_of_their_result():
     body = valid(
         *exchange(ToolResultPart(tool_use_id="1", content="see", attachments=(PNG, PDF))),
@@ -181,8 +194,8 @@ def test_what_it_cannot_say_is_refused_by_name_or_listed(message, why):
     messages = [assistant(TextPart(text="hello")), message()]
 
     with pytest.raises(InexpressibleError, match=re.escape(why)) as refusal:
-        encode(messages, "refuse")
-    encoded = encode(messages, "drop")
+        encode(messages, {"lossy": "refuse"})
+    encoded = encode(messages, {"lossy": "drop"})
 
     assert refusal.value.message_index == 1
     assert refusal.value.part_index == len(messages[1].parts) - 1
@@ -190,27 +203,33 @@ def test_what_it_cannot_say_is_refused_by_name_or_listed(message, why):
     check(encoded.body)
 
 
-def test_a_system_message_within_the_conversation_is_refused():
-    with pytest.raises(InexpressibleError, match="before the conversation"):
-        encode([user(TextPart(text="a")), Message(role="system", parts=(TextPart(text="b"),))], "refuse")
+def test_a_system_message_within_the_conversation_is_said_by_the_user():
+    encoded = encode(
+        [user(TextPart(text="hi")), Message(role="system", parts=(TextPart(text="be brief"),))], {}
+    )
+
+    check(encoded.body)
+    assert encoded.body["messages"] == [
+        {"role": "user", "content": [{"text": "hi"}, {"text": "[Instructions] be brief"}]}
+    ]
 
 
 def test_results_behind_other_words_of_the_user_are_refused():
     messages = [*exchange(), user(TextPart(text="wait"), ToolResultPart(tool_use_id="1", content="ok"))]
 
     with pytest.raises(InexpressibleError, match="before all else"):
-        encode(messages, "refuse")
+        encode(messages, {"lossy": "refuse"})
 
 
 def test_blank_texts_are_left_out_and_listed():
-    encoded = encode([user(TextPart(text=" \n"), TextPart(text="a"))], "refuse")
+    encoded = encode([user(TextPart(text=" \n"), TextPart(text="a"))], {"lossy": "refuse"})
 
     assert encoded.body == {"messages": [{"role": "user", "content": [{"text": "a"}]}]}
     assert [fault.rule for fault in encoded.dropped] == ["text-not-blank"]
 
 
 def test_a_thousand_calls_with_one_id_get_ids_of_their_own_quickly():
-    encoded = encode(exchange(ToolResultPart(tool_use_id="1", content="ok")) * 1000, "refuse")
+    encoded = encode(exchange(ToolResultPart(tool_use_id="1", content="ok")) * 1000, {"lossy": "refuse"})
 
     check(encoded.body)
     assert len(encoded.tool_ids) == 999
@@ -224,8 +243,24 @@ def test_usage_stop_reason_model_and_id_go_along():
 
     assert said == [
         AssistantMessage(message="a", content_index=0),
-        TokenUsage(model="arn:model", input_tokens=7, output_tokens=5, cache_read_tokens=3),
-        ResponseRecorded(model="arn:model", stop_reason="end_turn"),
+        TokenUsage(
+            model="arn:model",
+            input_tokens=10,
+            output_tokens=5,
+            cache_read_tokens=3,
+            input_includes_cache=True,
+        ),
+        ResponseRecorded(
+            model="arn:model",
+            stop_reason="end_turn",
+            response_id="request-1",
+            provider_data={
+                "bedrock": {
+                    "metrics": {"latencyMs": 1},
+                    "trace": {"promptRouter": {"invokedModelId": "arn:model"}},
+                }
+            },
+        ),
     ]
 
 
@@ -303,7 +338,7 @@ def test_a_stream_that_breaks_off_leaves_what_arrived_and_a_whole_ledger():
         assert said[-1].finished is False
         assert any("lost" in fault for fault in said[-1].faults)
         for message in ledger_of(said, "bedrock"):
-            check(encode([message], "refuse").body)
+            check(encode([message], {"lossy": "refuse"}).body)
 
 
 def test_broken_arguments_missing_ids_and_repeated_ones_are_faults():

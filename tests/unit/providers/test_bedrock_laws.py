@@ -16,26 +16,26 @@ from runfold_schemas.messages import Message
 @given(ledgers | wild_ledgers)
 @settings(max_examples=80)
 def test_any_ledger_is_a_valid_body_or_refused_by_message_and_part(messages: list[Message]):
-    encoded = encode(messages, "drop")
+    encoded = encode(messages, {"lossy": "drop"})
     inexpressible = [fault for fault in encoded.dropped if fault.rule != "text-not-blank"]
 
     if inexpressible:
         with pytest.raises(InexpressibleError) as refusal:
-            encode(messages, "refuse")
+            encode(messages, {"lossy": "refuse"})
         first = inexpressible[0]
         assert (refusal.value.message_index, refusal.value.part_index) == (
             first.message_index,
             first.part_index,
         )
     else:
-        assert encode(messages, "refuse") == encoded
+        assert encode(messages, {"lossy": "refuse"}) == encoded
     check(encoded.body)
 
 
 @given(ledgers)
 @settings(max_examples=50)
 def test_order_is_kept_and_only_what_is_listed_is_missing(messages: list[Message]):
-    encoded = encode(messages, "drop")
+    encoded = encode(messages, {"lossy": "drop"})
 
     said = [("system", block) for block in encoded.body.get("system", [])]
     said += [(one["role"], block) for one in encoded.body["messages"] for block in one["content"]]
@@ -47,8 +47,8 @@ def test_order_is_kept_and_only_what_is_listed_is_missing(messages: list[Message
 @given(ledgers, st.data())
 @settings(max_examples=40)
 def test_a_longer_ledger_begins_with_the_encoding_of_a_shorter_one(messages: list[Message], data):
-    shorter = encode(messages[: data.draw(st.integers(0, len(messages)))], "drop").body
-    longer = encode(messages, "drop").body
+    shorter = encode(messages[: data.draw(st.integers(0, len(messages)))], {"lossy": "drop"}).body
+    longer = encode(messages, {"lossy": "drop"}).body
 
     assert blocks(longer)[: len(blocks(shorter))] == blocks(shorter)
 
@@ -56,7 +56,7 @@ def test_a_longer_ledger_begins_with_the_encoding_of_a_shorter_one(messages: lis
 @given(ledgers)
 @settings(max_examples=40)
 def test_what_was_encoded_is_recorded_as_the_same_parts(messages: list[Message]):
-    encoded = encode(messages, "drop")
+    encoded = encode(messages, {"lossy": "drop"})
     parts = [part for role, part in kept(messages, encoded) if role == "assistant"]
     answers = [one["content"] for one in encoded.body["messages"] if one["role"] == "assistant"]
 
@@ -68,7 +68,7 @@ def test_what_was_encoded_is_recorded_as_the_same_parts(messages: list[Message])
 @given(ledgers, st.integers(1, 9), st.booleans())
 @settings(max_examples=40)
 def test_a_stream_is_recorded_as_the_whole_response_is(messages: list[Message], size: int, as_json: bool):
-    for one in encode(messages, "drop").body["messages"]:
+    for one in encode(messages, {"lossy": "drop"}).body["messages"]:
         if one["role"] != "assistant":
             continue
         chunks = stream(one["content"], size)

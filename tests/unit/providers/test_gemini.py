@@ -1,5 +1,6 @@
 """Gemini: what a ledger is as its request, and what its responses become."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,16 +25,17 @@ from tests.gemini import (
 )
 
 from runfold_projections.providers import gemini
+from runfold_schemas.data import Data
 from runfold_schemas.errors import InexpressibleError
 from runfold_schemas.events import (
     AssistantMessage,
     ProviderPart,
     ResponseRecorded,
     Thinking,
-    TokenUsage,
     ToolCall,
 )
 from runfold_schemas.messages import (
+    Citation,
     DocumentPart,
     ImagePart,
     OpaquePart,
@@ -41,7 +43,9 @@ from runfold_schemas.messages import (
     TextPart,
     ThinkingPart,
     ToolResultPart,
+    VideoPart,
 )
+from runfold_schemas.usage import TokenUsage
 
 
 def test_a_conversation_is_contents_and_its_first_system_messages_an_instruction():
@@ -56,14 +60,13 @@ def test_a_conversation_is_contents_and_its_first_system_messages_an_instruction
     }
 
 
-def test_a_later_system_message_is_refused_because_nothing_is_reordered():
-    with pytest.raises(InexpressibleError) as refused:
-        encoded(user("Hi"), system("Be brief."))
-    dropped = encoded(user("Hi"), system("Be brief."), lossy="drop")
+def test_a_later_system_message_stays_in_its_place_as_words_of_the_user():
+    request = encoded(user("Hi"), system("Be brief."))
 
-    assert (refused.value.message_index, refused.value.part_index) == (1, 0)
-    assert [fault.message_index for fault in dropped.dropped] == [1]
-    assert dropped.body == {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
+    assert [fault.message_index for fault in request.restated] == [1]
+    assert request.body == {
+        "contents": [{"role": "user", "parts": [{"text": "Hi"}, {"text": "[Instructions] Be brief."}]}]
+    }
 
 
 def test_adjacent_messages_of_one_role_are_one_content_so_calls_follow_a_user():
@@ -150,8 +153,8 @@ def test_what_gemini_has_no_form_for_is_refused_by_its_place_or_dropped_and_list
     messages = [user("Hi"), assistant("Well", part)]
 
     with pytest.raises(InexpressibleError) as refused:
-        gemini.encode(messages, "refuse")
-    request = valid(gemini.encode(messages, "drop"))
+        gemini.encode(messages, {"lossy": "refuse"})
+    request = valid(gemini.encode(messages, {"lossy": "drop"}))
 
     assert (refused.value.message_index, refused.value.part_index) == (1, 1)
     assert [(fault.message_index, fault.part_index) for fault in request.dropped] == [(1, 1)]
@@ -223,8 +226,10 @@ def test_a_response_is_recorded_part_by_part_in_its_order():
         ),
         ProviderPart(content={"inlineData": {"mimeType": "image/png", "data": PNG}}, content_index=6),
         AssistantMessage(message="", content_index=7, provider_data=SIGNED),
-        TokenUsage(model="gemini-3-pro", input_tokens=10, output_tokens=5, cache_read_tokens=4),
-        ResponseRecorded(model="gemini-3-pro", stop_reason="STOP"),
+        TokenUsage(
+            model="gemini-3-pro", input_tokens=10, output_tokens=5, cache_read_tokens=4, reasoning_tokens=2
+        ),
+        ResponseRecorded(model="gemini-3-pro", stop_reason="STOP", response_id="r-1"),
     ]
 
 
@@ -243,13 +248,120 @@ def test_what_gemini_said_goes_back_to_it_as_it_was():
     assert back == {"role": "model", "parts": WHOLE["candidates"][0]["content"]["parts"][1:]}
 
 
-def test_a_blocked_prompt_further_candidates_and_broken_parts_are_faults():
+GROUNDED = {
+    "groundingChunks": [{"web": {"uri": "https://example.com/a", "title": "A"}}],
+    "groundingSupports": [
+        {"segment": {"startIndex": 3, "endIndex": 9, "text": "Köln."}, "groundingChunkIndices": [0, 7]}
+    ],
+}
+
+
+def beside(said: Sequence[Data]) -> dict[str, Any]:
+    """What stands beside the content of a response."""
+    end = said[-1]
+    assert isinstance(end, ResponseRecorded)
+    return (end.provider_data or {}).get("gemini", {})
+
+
+def chunks_of_a_grounded_answer() -> list[dict[str, Any]]:
+    """Two pieces of the text, and a second candidate. The sources come with the last piece."""
+    other = [{"index": 1, "content": {"role": "model", "parts": [{"text": text}]}} for text in ("Ro", "me")]
+    said = [{"content": {"role": "model", "parts": [{"text": text}]}} for text in ("In ", "Köln.")]
+    last = {
+        **said[1],
+        "finishReason": "STOP",
+        "groundingMetadata": GROUNDED,
+        "safetyRatings": [{"category": "HARM_CATEGORY_HARASSMENT", "probability": "LOW"}],
+        "avgLogprobs": -0.5,
+        "citationMetadata": {"citations": [{"startIndex": 0, "endIndex": 2, "uri": "https://example.com/b"}]},
+    }
+    return [{"candidates": [said[0], other[0]]}, {"candidates": [last, other[1]]}]
+
+
+@pytest.mark.parametrize("as_objects", [False, True], ids=["JSON", "objects"])
+def test_what_stands_beside_the_content_is_kept_and_sources_are_cited(as_objects: bool):
+    chunks: list[Any] = chunks_of_a_grounded_answer()
+    if as_objects:
+        chunks = [types.GenerateContentResponse.model_validate(chunk) for chunk in chunks]
+
+    said = streamed(chunks)
+
+    [text] = [data for data in said if isinstance(data, AssistantMessage)]
+    assert text.citations == (
+        Citation(url="https://example.com/b", start=0, end=2),
+        Citation(url="https://example.com/a", title="A", start=3, end=8),
+    )
+    kept = beside(said)
+    assert kept["groundingMetadata"] == GROUNDED
+    assert kept["safetyRatings"] == [{"category": "HARM_CATEGORY_HARASSMENT", "probability": "LOW"}]
+    assert kept["avgLogprobs"] == -0.5
+    assert kept["candidates"][0]["content"]["parts"] == [{"text": "Ro"}, {"text": "me"}]
+    assert said[-1].faults == ()
+
+
+def test_a_signed_text_has_its_sources_too():
+    chunks = chunks_of_a_grounded_answer()
+    chunks[1]["candidates"][0]["content"]["parts"][0]["thoughtSignature"] = "c2ln"
+
+    said = streamed(chunks)
+
+    texts = [data for data in said if isinstance(data, AssistantMessage)]
+    assert [text.message for text in texts] == ["In ", "Köln."]
+    assert [[source.title for source in text.citations] for text in texts] == [[], [None, "A"]]
+    assert texts[1].provider_data == {"gemini": {"thoughtSignature": "c2ln"}}
+
+
+def test_feedback_on_a_prompt_that_was_not_blocked_is_kept_and_no_fault():
+    feedback = {"safetyRatings": [{"category": "HARM_CATEGORY_HARASSMENT", "probability": "LOW"}]}
+
+    said = recorded(response({"text": "hi"}) | {"promptFeedback": feedback})
+
+    assert said[-1].faults == ()
+    assert beside(said) == {"promptFeedback": feedback}
+
+
+def test_an_error_in_the_place_of_a_response_is_a_fault():
+    error = {"code": 503, "status": "UNAVAILABLE", "message": "The model is overloaded."}
+
+    [end] = streamed([{"error": error}])
+
+    assert end.faults == ("an error instead of a response: The model is overloaded.",)
+    assert not end.finished
+
+
+def test_members_that_have_no_place_in_an_event_go_back_to_gemini():
+    parts = [
+        {"text": "hm", "thought": True, "thoughtSignature": "c2ln", "partMetadata": {"a": 1}},
+        {"text": "I look.", "partMetadata": {"b": [2]}},
+        {"functionCall": {"name": "look", "args": {}, "later": 3}, "thoughtSignature": "c2ln"},
+    ]
+
+    [message] = messages_of(recorded(response(*parts)))
+
+    assert gemini.encode([message], {}).body["contents"] == [{"role": "model", "parts": parts}]
+
+
+@pytest.mark.parametrize(
+    ("model", "signed"), [(None, False), ("gemini-2.5-pro", False), ("models/gemini-3-pro-preview", True)]
+)
+def test_calls_that_an_earlier_model_did_not_sign_get_the_documented_signature_for_gemini_3(
+    model: str | None, signed: bool
+):
+    calls = [{"functionCall": {"name": name, "args": {}}} for name in ("a", "b")]
+    [message] = messages_of(recorded(response(*calls)))
+
+    parts = gemini.encode([message], {"model": model}).body["contents"][0]["parts"]
+
+    assert ["thoughtSignature" in part for part in parts] == [signed, False]
+
+
+def test_a_blocked_prompt_and_broken_parts_are_faults():
     blocked = recorded({"promptFeedback": {"blockReason": "SAFETY"}})
-    two = WHOLE | {"candidates": [*WHOLE["candidates"], {"index": 1, "content": {}}]}
     broken = recorded(response({}, 5, {"text": "hi", "thoughtSignature": "é"}, {"functionCall": {}}))  # type: ignore[arg-type]
 
-    assert blocked == [ResponseRecorded(faults=("the prompt was blocked: SAFETY",))]
-    assert recorded(two)[-1].faults == ("of several candidates only the first is recorded",)
+    assert [type(data) for data in blocked] == [ResponseRecorded]
+    assert blocked[0].faults == ("the prompt was blocked: SAFETY",)
+    assert beside(blocked) == {"promptFeedback": {"blockReason": "SAFETY"}}
     assert len(broken[-1].faults) == 4
     assert [type(data) for data in broken] == [AssistantMessage, ToolCall, ResponseRecorded]
 
@@ -278,6 +390,13 @@ def test_arguments_that_vertex_streams_are_put_together():
         finished=False,
     )
     assert not cut[-1].finished
+
+
+def test_a_video_keeps_its_metadata():
+    members = {"videoMetadata": {"fps": 2.0}}
+    video = VideoPart(url="gs://a/b.mp4", provider_data={"gemini": {"members": members}})
+
+    assert contents(user(video))[0]["parts"] == [{**members, "fileData": {"fileUri": "gs://a/b.mp4"}}]
 
 
 def test_a_stream_without_a_finish_reason_has_broken_off():

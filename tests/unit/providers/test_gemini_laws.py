@@ -95,28 +95,29 @@ def ledgers(draw: st.DrawFn) -> list[Message]:
 
 @given(ledgers())
 def test_a_ledger_encodes_to_a_valid_request_or_says_what_does_not(ledger: list[Message]):
-    request = valid(gemini.encode(ledger, "drop"))
+    request = valid(gemini.encode(ledger, {"lossy": "drop"}))
     refused = [fault for fault in request.dropped if fault.rule != "text-not-blank"]
 
     if refused:
         with pytest.raises(InexpressibleError) as error:
-            gemini.encode(ledger, "refuse")
+            gemini.encode(ledger, {"lossy": "refuse"})
         first = refused[0]
         assert (error.value.message_index, error.value.part_index) == (first.message_index, first.part_index)
     else:
-        assert gemini.encode(ledger, "refuse") == request
+        assert gemini.encode(ledger, {"lossy": "refuse"}) == request
 
 
 @given(ledgers())
 def test_order_is_kept_and_ids_of_a_message_are_unique(ledger: list[Message]):
-    request = gemini.encode(ledger, "drop")
+    request = gemini.encode(ledger, {"lossy": "drop"})
     dropped = {(fault.message_index, fault.part_index) for fault in request.dropped}
+    restated = {(fault.message_index, fault.part_index) for fault in request.restated}
 
     kept = [
-        part
+        TextPart(text=f"[Instructions] {part.text}") if (number, index) in restated else part
         for number, message in enumerate(ledger)
         for index, part in enumerate(message.parts)
-        if message.role != "system" and (number, index) not in dropped
+        if (message.role != "system" or (number, index) in restated) and (number, index) not in dropped
     ]
     # A result whose attachment alone is dropped stands there still.
     written = [part for content in request.body["contents"] for part in content["parts"]]
@@ -147,7 +148,9 @@ def brief_of(part: Part) -> Any:
 def test_a_prefix_encodes_to_a_prefix(ledger: list[Message], data: st.DataObject):
     end = data.draw(st.integers(0, len(ledger)))
 
-    short, long = (gemini.encode(messages, "drop").body["contents"] for messages in (ledger[:end], ledger))
+    short, long = (
+        gemini.encode(messages, {"lossy": "drop"}).body["contents"] for messages in (ledger[:end], ledger)
+    )
 
     def flat(body: list[dict[str, Any]]) -> list[Any]:
         return [(content["role"], part) for content in body for part in content["parts"]]
@@ -159,11 +162,11 @@ def test_a_prefix_encodes_to_a_prefix(ledger: list[Message], data: st.DataObject
 def test_decoding_an_encoded_message_gives_what_it_says(ledger: list[Message]):
     for message in ledger:
         if message.role == "assistant":
-            request = gemini.encode([message], "drop")
+            request = gemini.encode([message], {"lossy": "drop"})
             for content in request.body["contents"]:
                 said = recorded(response(*content["parts"]), **request.tool_names)
                 [decoded] = messages_of(said) or [assistant()]
-                again = gemini.encode([decoded], "refuse").body["contents"]
+                again = gemini.encode([decoded], {"lossy": "refuse"}).body["contents"]
                 assert again == joined_texts(request.body["contents"])
 
 

@@ -26,7 +26,7 @@ Chat = dict[str, Any]
 
 
 def encode(*messages, lossy="refuse") -> Encoded:
-    encoded = openai_chat.encode(messages, lossy)
+    encoded = openai_chat.encode(messages, {"lossy": lossy})
     check("openai-chat", encoded.body)
     return encoded
 
@@ -101,6 +101,14 @@ def test_images_and_documents_are_parts_of_the_users_message():
     ]
 
 
+def test_a_text_file_is_a_text_of_the_users_message():
+    notes = DocumentPart(media_type="text/markdown", data="IyBIaQ==", name="notes.md")
+
+    (said,) = chats(message("user", "Read this.", notes))
+
+    assert [part["text"] for part in said["content"]] == ["Read this.", "notes.md:\n\n# Hi"]
+
+
 @pytest.mark.parametrize(
     "part",
     [
@@ -123,7 +131,8 @@ def test_what_an_assistant_cannot_say_is_named_with_its_place(part):
     [
         ImagePart(url="s3://bucket/a.png"),
         ImagePart(media_type="image/tiff", data=PNG),
-        DocumentPart(media_type="text/plain", data=PDF),
+        DocumentPart(media_type="application/zip", data=PDF),
+        DocumentPart(media_type="text/plain", data=PNG),
         DocumentPart(url="https://example.com/bill.pdf"),
     ],
 )
@@ -137,13 +146,52 @@ def test_media_that_chat_completions_does_not_read_are_refused_or_listed_as_drop
     assert [(fault.message_index, fault.part_index) for fault in encoded.dropped] == [(0, 1)]
 
 
-def test_attachments_of_a_result_are_refused_and_its_text_is_kept():
+def test_media_of_results_follow_the_last_tool_message_in_a_message_of_the_user():
+    picture, bill = (
+        ImagePart(media_type="image/png", data=PNG),
+        DocumentPart(media_type="application/pdf", data=PDF, name="bill.pdf"),
+    )
+
+    said, first, second, media, question = chats(
+        message("assistant", call(), call("call_2", "files.read")),
+        message("user", result("a chart", attachments=[picture]), result("", "call_2", attachments=[bill])),
+        message("user", "What is it?"),
+    )
+
+    assert [one["id"] for one in said["tool_calls"]] == ["call_1", "call_2"]
+    assert first == {"role": "tool", "tool_call_id": "call_1", "content": "a chart"}
+    assert second == {"role": "tool", "tool_call_id": "call_2", "content": ""}
+    assert media == {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "The result of look (call_1) contains:"},
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
+            {"type": "text", "text": "The result of files_read (call_2) contains:"},
+            {
+                "type": "file",
+                "file": {"filename": "bill.pdf", "file_data": f"data:application/pdf;base64,{PDF}"},
+            },
+        ],
+    }
+    assert question == {"role": "user", "content": "What is it?"}
+
+
+def test_media_of_results_precede_the_users_words_in_the_same_message():
     attached = result("a chart", attachments=[ImagePart(media_type="image/png", data=PNG)])
+
+    _, _, said = chats(message("assistant", call()), message("user", attached, "What is it?"))
+
+    assert [part["type"] for part in said["content"]] == ["text", "image_url", "text"]
+    assert said["content"][-1]["text"] == "What is it?"
+
+
+def test_media_of_results_that_chat_completions_does_not_read_are_refused_and_the_text_is_kept():
+    attached = result("a chart", attachments=[ImagePart(media_type="image/tiff", data=PNG)])
 
     encoded = encode(message("assistant", call()), message("user", attached), lossy="drop")
 
-    assert encoded.body["messages"][1]["content"] == "a chart"
-    assert [fault.tool_use_id for fault in encoded.dropped] == ["call_1"]
+    assert [chat.get("content") for chat in encoded.body["messages"]] == [None, "a chart"]
+    assert [(fault.message_index, fault.part_index) for fault in encoded.dropped] == [(1, 0)]
 
 
 def test_a_result_behind_words_of_the_user_is_refused_because_nothing_is_reordered():
@@ -211,6 +259,26 @@ def test_order_is_kept(ledger):
     ]
 
 
+def test_marks_of_the_prompt_cache_stand_on_instructions_texts_media_and_results():
+    mark = {"mode": "explicit"}
+    marks: Any = {"provider_data": {"openai-chat": {"prompt_cache_breakpoint": mark}}}
+
+    system, asked, _, answer, said = chats(
+        message("system", TextPart(text="Be kind.", **marks)),
+        message("user", "See:", ImagePart(url="https://example.com/a.png", **marks)),
+        message("assistant", call()),
+        message("user", ToolResultPart(tool_use_id="call_1", content="ok", **marks)),
+        message("assistant", TextPart(text="I see.", **marks)),
+    )
+
+    assert system["content"] == [
+        {"type": "text", "text": "Be kind.", "prompt_cache_breakpoint": mark},
+    ]
+    assert [part.get("prompt_cache_breakpoint") for part in asked["content"]] == [None, mark]
+    assert answer["content"] == [{"type": "text", "text": "ok", "prompt_cache_breakpoint": mark}]
+    assert said["content"] == [{"type": "text", "text": "I see.", "prompt_cache_breakpoint": mark}]
+
+
 def valid(encoded: Encoded) -> Encoded:
     """The rules that no type states: each result names a call of the assistant message before
     it.
@@ -233,6 +301,8 @@ def valid(encoded: Encoded) -> Encoded:
 def texts(chat: Chat) -> list[str]:
     if chat["role"] == "tool" or not chat["content"]:
         return []
-    if isinstance(chat["content"], str):
-        return [chat["content"]]
-    return [part["text"] for part in chat["content"] if part["type"] == "text"]
+    content = chat["content"]
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    said = [part["text"] for part in parts if part["type"] == "text"]
+    # The text file of `ledgers` begins as a PDF.
+    return [text for text in said if not text.startswith(("The result of ", "%PDF"))]

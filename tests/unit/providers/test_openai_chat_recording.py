@@ -12,8 +12,13 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tests.openai_ledgers import any_json, ledger_of, split
 
 from runfold_projections.providers import openai_chat
-from runfold_schemas.events import AssistantMessage, ProviderPart, ResponseRecorded, TokenUsage
+from runfold_schemas.events import (
+    AssistantMessage,
+    ProviderPart,
+    ResponseRecorded,
+)
 from runfold_schemas.messages import Message
+from runfold_schemas.usage import TokenUsage
 
 Chat = dict[str, Any]
 
@@ -56,7 +61,7 @@ def again(response: Any) -> Chat:
 
 
 def chats(*messages: Message) -> list[Chat]:
-    return openai_chat.encode(messages, "refuse").body["messages"]
+    return openai_chat.encode(messages, {"lossy": "refuse"}).body["messages"]
 
 
 def faults(events: list[Any]) -> tuple[str, ...]:
@@ -118,9 +123,9 @@ def test_usage_model_and_stop_reason_are_recorded():
 
     *_, usage, end = recorder.response(ChatCompletion.construct(**completion(content="Hi")))
 
-    assert recorder.blocks.message_id == "chatcmpl-1"
+    assert recorder.blocks.response_id == "chatcmpl-1"
     assert usage == TokenUsage(model="gpt-5", input_tokens=9, output_tokens=4, cache_read_tokens=5)
-    assert end == ResponseRecorded(model="gpt-5", stop_reason="stop")
+    assert end == ResponseRecorded(model="gpt-5", stop_reason="stop", response_id="chatcmpl-1")
 
 
 def test_an_id_that_no_event_can_carry_is_a_fault_and_no_id():
@@ -128,7 +133,7 @@ def test_an_id_that_no_event_can_carry_is_a_fault_and_no_id():
 
     *_, end = recorder.response({**completion(content="Hi"), "id": "x" * 1001})
 
-    assert recorder.blocks.message_id is None
+    assert recorder.blocks.response_id is None
     assert end.faults == ("the response's id has more than 1000 characters",)
 
 
@@ -147,14 +152,16 @@ def test_a_function_call_of_the_old_form_is_a_call_with_an_id():
     assert faults(rest) == ()
 
 
-def test_other_choices_are_a_fault_and_not_recorded():
+def test_further_choices_are_kept_beside_the_first():
     response = completion(content="first")
-    response["choices"].append({"index": 1, "message": {"content": "second"}, "finish_reason": "stop"})
+    further = {"index": 1, "message": {"role": "assistant", "content": "second"}, "finish_reason": "stop"}
+    response["choices"].append({**further, "logprobs": None})
 
     said, *rest = record(response)
 
     assert said.message == "first"
-    assert faults(rest) == ("more than one choice: the first is recorded",)
+    assert faults(rest) == ()
+    assert rest[-1].provider_data == {"openai-chat": {"choices": [further]}}
 
 
 def test_an_answer_that_is_none_is_a_fault():
@@ -334,7 +341,7 @@ def test_no_response_raises_and_every_event_goes_into_the_log(said):
 
     messages = ledger_of(events, "openai-chat")
 
-    json.dumps(openai_chat.encode(messages, "drop").body)
+    json.dumps(openai_chat.encode(messages, {"lossy": "drop"}).body)
 
 
 @given(st.lists(any_json(NAMES, ["text", "custom", "stop", 0]), max_size=4), st.booleans())

@@ -27,7 +27,7 @@ Item = dict[str, Any]
 
 
 def encode(*messages, lossy="refuse") -> Encoded:
-    encoded = openai_responses.encode(messages, lossy)
+    encoded = openai_responses.encode(messages, {"lossy": lossy})
     check("openai-responses", encoded.body)
     return encoded
 
@@ -183,6 +183,49 @@ def test_media_that_openai_does_not_fetch_or_read_are_refused_wherever_they_are(
         encode(message("assistant", call()), message("user", result(attachments=[part])))
     with pytest.raises(InexpressibleError):
         encode(message("system", part))
+
+
+@pytest.mark.parametrize("media_type", ["audio/mp3", "video/mp4"])
+@pytest.mark.parametrize("source", [{"data": PDF}, {"url": "https://example.com/a"}])
+def test_a_document_of_sound_or_video_is_refused_because_no_model_reads_it(media_type, source):
+    with pytest.raises(InexpressibleError, match=media_type):
+        encode(message("user", DocumentPart(media_type=media_type, **source)))
+
+
+@pytest.mark.parametrize("media_type", ["image/png", "image/jpg"])
+def test_a_document_that_is_an_image_goes_as_an_image(media_type):
+    seen = DocumentPart(media_type=media_type, data=PNG, name="a.png", **own(detail="low"))
+    written = "image/png" if media_type == "image/png" else "image/jpeg"
+
+    assert items(message("user", seen))[0]["content"] == [
+        {"type": "input_image", "image_url": f"data:{written};base64,{PNG}", "detail": "low"}
+    ]
+
+
+def test_a_file_under_an_id_keeps_its_detail():
+    filed = DocumentPart(url="openai-file:file-1", **own(file_id="file-1", detail="low"))
+
+    assert items(message("user", filed))[0]["content"] == [
+        {"type": "input_file", "file_id": "file-1", "detail": "low"}
+    ]
+
+
+def test_marks_of_the_prompt_cache_stand_on_instructions_parts_of_the_user_and_results():
+    mark = {"mode": "explicit", "ttl": "30m"}
+    marks = own(prompt_cache_breakpoint=mark)
+
+    system, asked, _, answer = items(
+        message("system", TextPart(text="Be kind.", **marks)),
+        message("user", "See:", ImagePart(url="https://example.com/a.png", **marks)),
+        message("assistant", call()),
+        message("user", result("ok", **marks)),
+    )
+
+    assert system["content"] == [
+        {"type": "input_text", "text": "Be kind.", "prompt_cache_breakpoint": mark},
+    ]
+    assert [part.get("prompt_cache_breakpoint") for part in asked["content"]] == [None, mark]
+    assert answer["output"] == [{"type": "input_text", "text": "ok", "prompt_cache_breakpoint": mark}]
 
 
 def test_free_text_for_a_tool_goes_back_as_free_text_and_so_is_its_answer():

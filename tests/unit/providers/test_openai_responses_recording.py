@@ -15,8 +15,13 @@ from tests.openai_ledgers import any_json, ledger_of, split
 from tests.provider_types import check
 
 from runfold_projections.providers import openai_responses
-from runfold_schemas.events import AssistantMessage, ProviderPart, ResponseRecorded, TokenUsage
+from runfold_schemas.events import (
+    AssistantMessage,
+    ProviderPart,
+    ResponseRecorded,
+)
 from runfold_schemas.messages import ThinkingPart
+from runfold_schemas.usage import TokenUsage
 
 Item = dict[str, Any]
 
@@ -72,7 +77,7 @@ def record(said: Any) -> list[Any]:
 def again(said: Any) -> list[Item]:
     """What the response's items are in the next request."""
     ledger = ledger_of(record(said), "openai-responses")
-    return cast("list[Item]", openai_responses.encode(ledger, "refuse").body["input"])
+    return cast("list[Item]", openai_responses.encode(ledger, {"lossy": "refuse"}).body["input"])
 
 
 def faults(events: list[Any]) -> tuple[str, ...]:
@@ -154,9 +159,11 @@ def test_usage_model_and_stop_reason_are_recorded():
 
     *_, usage, end = recorder.response(Response.construct(**response(text(), **cut)))
 
-    assert recorder.blocks.message_id == "resp_1"
-    assert usage == TokenUsage(model="gpt-5", input_tokens=9, output_tokens=4, cache_read_tokens=5)
-    assert end == ResponseRecorded(model="gpt-5", stop_reason="max_output_tokens")
+    assert recorder.blocks.response_id == "resp_1"
+    assert usage == TokenUsage(
+        model="gpt-5", input_tokens=9, output_tokens=4, cache_read_tokens=5, reasoning_tokens=2
+    )
+    assert end == ResponseRecorded(model="gpt-5", stop_reason="max_output_tokens", response_id="resp_1")
 
 
 def test_names_lead_back_to_the_ledgers_own():
@@ -262,7 +269,7 @@ def test_text_that_was_published_while_it_grew_is_not_said_again():
         events += [*recorder.feed(one), *recorder.blocks.partial()]
 
     ledger = ledger_of([*events, *recorder.blocks.end()], "openai-responses")
-    assert openai_responses.encode(ledger, "refuse").body["input"] == [text(1, "Hello there")]
+    assert openai_responses.encode(ledger, {"lossy": "refuse"}).body["input"] == [text(1, "Hello there")]
 
 
 @pytest.mark.parametrize("end", ["nothing", "error"])
@@ -279,7 +286,10 @@ def test_a_stream_that_breaks_off_leaves_what_is_complete_and_is_marked(end):
     assert (broken.finished, broken.content["tool_name"]) == (False, "look")
     assert not events[-1].finished
     ledger = ledger_of(events, "openai-responses")
-    assert openai_responses.encode(ledger, "refuse").body["input"] == [reasoning(1, "hm"), text(1, "I look.")]
+    assert openai_responses.encode(ledger, {"lossy": "refuse"}).body["input"] == [
+        reasoning(1, "hm"),
+        text(1, "I look."),
+    ]
 
 
 def test_thinking_that_breaks_off_is_no_part_of_the_ledger():
@@ -335,7 +345,7 @@ typed = st.builds(
 def test_no_response_raises_and_every_event_goes_into_the_log(said):
     ledger = ledger_of(record(said), "openai-responses")
 
-    json.dumps(openai_responses.encode(ledger, "drop").body)
+    json.dumps(openai_responses.encode(ledger, {"lossy": "drop"}).body)
 
 
 @given(

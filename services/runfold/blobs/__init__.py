@@ -1,0 +1,1 @@
+"""The store of large bytes, which events refer to."""

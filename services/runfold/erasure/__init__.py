@@ -1,0 +1,1 @@
+"""Erasing all data of a user, and searching for what is left of it."""

@@ -1,0 +1,1 @@
+"""Who sends a request: API keys, and tokens of an identity provider."""

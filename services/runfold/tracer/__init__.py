@@ -1,0 +1,1 @@
+"""Exports runs as traces over OTLP, by OpenTelemetry's conventions for generative AI."""

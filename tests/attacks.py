@@ -1,0 +1,228 @@
+"""A stack under attack: an API and a projector as real processes with a limit of memory, and a
+healthy run beside.
+"""
+
+import asyncio
+import contextlib
+import resource
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from tests.explaining import explained
+from tests.processes import free_port, http_service, two_free_ports
+
+from runfold import Runfold
+from runfold.local import Service
+from runfold.settings import Settings
+
+DATA_BYTES_MAX = 1024**3
+"""What a process under attack may allocate, above the 300 MB that an input may cost, because
+libraries reserve more than they use.
+"""
+
+STEP_SECONDS, STEP_SECONDS_MAX = 0.05, 0.25
+"""The pause between two steps of the healthy run: longer with each step, because many of them prove
+no more than a few and cost the time of the machine.
+"""
+
+PING_SECONDS = 0.05
+
+ANSWER_SECONDS = 60
+"""How long the healthy run may stand still at the most. The machine may be busy; that an input
+stops nobody shows in that the run goes on at all, and how well is for the benchmarks.
+"""
+
+LIMITS = httpx.Limits(keepalive_expiry=1)
+"""The server closes idle connections. On a busy machine a client might use one at that moment."""
+
+
+@dataclass
+class Harm:
+    """What an attack did to those beside it."""
+
+    name: str
+    steps: int = 0
+    """Of the healthy run: an event published over HTTP, and read back from the projections."""
+    worst_seconds: float = 0.0
+    """The slowest of these steps."""
+    worst_pause_seconds: float = 0.0
+    """The longest time that the API left an empty request unanswered."""
+    before_mb: dict[str, int] = field(default_factory=dict)
+    """Resident memory when the attack began, by process."""
+    peak_mb: dict[str, int] = field(default_factory=dict)
+    """The peak of resident memory, by process."""
+    restarts: list[str] = field(default_factory=list)
+    """The lines in which a process says that it begins anew."""
+    died: list[str] = field(default_factory=list)
+
+    def grown_mb(self, process: str) -> int:
+        """What the attack took at its worst, beside what the process had before."""
+        return self.peak_mb[process] - self.before_mb[process]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.steps} steps, worst {self.worst_seconds:.2f} s, pause"
+            f" {self.worst_pause_seconds * 1000:.0f} ms, from {self.before_mb} to {self.peak_mb} MB"
+        )
+
+
+class Stack:
+    """The processes under attack, and the ways to reach them."""
+
+    def __init__(
+        self, settings: Settings, runfold: Runfold, api: Service, projector: Service, url: str
+    ) -> None:
+        self.settings = settings
+        self.runfold = runfold
+        self.api = api
+        self.projector = projector
+        self.url = url
+        self.projector_url = ""
+        self.client: httpx.AsyncClient
+
+    @property
+    def processes(self) -> tuple[Service, Service]:
+        return self.api, self.projector
+
+    @asynccontextmanager
+    async def attacked(self, name: str, *, steps: int = 3, may_restart: bool = False) -> AsyncIterator[Harm]:
+        """Runs the block while a healthy run goes on, and for `steps` of that run afterwards. Fails
+        if a process ends or begins anew, or the healthy run stops.
+        """
+        harm = Harm(name)
+        pids = [each.pid for each in self.processes]
+        logged = [len(each.logged()) for each in self.processes]
+        for each in self.processes:
+            _forget_peak(each)
+            harm.before_mb[each.name] = _peak_mb(each)
+        async with explained(self.settings, *self.processes), _beside(self, harm) as healthy:
+            yield harm
+            await healthy.goes_on(steps)
+        for each, pid, begin in zip(self.processes, pids, logged, strict=True):
+            if not each.running or each.pid != pid:
+                harm.died.append(f"{each.name}: {each.logged()[-2000:]}")
+            else:
+                harm.peak_mb[each.name] = _peak_mb(each)
+            harm.restarts += [
+                line for line in each.logged()[begin:].splitlines() if "trying again in" in line
+            ]
+        print(harm)
+        assert harm.died == []
+        assert may_restart or harm.restarts == []
+
+    async def ready(self) -> tuple[httpx.Response, httpx.Response]:
+        """What the API and the projector say of their readiness."""
+        return (
+            await self.client.get("/health/ready"),
+            await self.client.get(f"{self.projector_url}/health/ready"),
+        )
+
+
+@asynccontextmanager
+async def stack(
+    settings: Settings, folder: Path, *, data_bytes_max: int = DATA_BYTES_MAX
+) -> AsyncIterator[Stack]:
+    """The API and the projector of these settings, each with a limit of memory."""
+    api_port, projector_port = free_port(), two_free_ports()
+    api = http_service("api", settings, folder / "api.log", port=api_port)
+    projector = http_service("projector", settings, folder / "projector.log", port=projector_port)
+    url = f"http://127.0.0.1:{api_port}"
+    async with contextlib.AsyncExitStack() as exits:
+        for each in (api, projector):
+            exits.push_async_callback(each.stop)
+        await asyncio.gather(api.start(), projector.start())
+        for each in (api, projector):
+            limit_memory(each, data_bytes_max)
+        runfold = await exits.enter_async_context(Runfold.of(settings.log()))
+        stack = Stack(settings, runfold, api, projector, url)
+        stack.projector_url = f"http://127.0.0.1:{projector_port + 1}"
+        client = httpx.AsyncClient(base_url=url, timeout=60, limits=LIMITS)
+        stack.client = await exits.enter_async_context(client)
+        yield stack
+
+
+def limit_memory(service: Service, data_bytes_max: int) -> None:
+    """Limits what a running process may allocate; an allocation beyond it fails."""
+    assert service.pid is not None
+    resource.prlimit(service.pid, resource.RLIMIT_DATA, (data_bytes_max, data_bytes_max))
+
+
+@dataclass
+class _Healthy:
+    harm: Harm
+    tasks: Sequence[asyncio.Task[None]]
+
+    async def goes_on(self, steps: int) -> None:
+        """Returns when the run has made so many further steps; fails if a step fails, or if the run
+        stands still.
+        """
+        for _ in range(steps):
+            before, began = self.harm.steps, time.monotonic()
+            while self.harm.steps == before:
+                # An answer that was wrong has ended its task.
+                for task in self.tasks:
+                    if task.done():
+                        task.result()
+                waited = time.monotonic() - began
+                assert waited < ANSWER_SECONDS, f"{self.harm.name}: the healthy run stands still"
+                await asyncio.sleep(STEP_SECONDS / 2)
+
+
+@asynccontextmanager
+async def _beside(stack: Stack, harm: Harm) -> AsyncIterator[_Healthy]:
+    # A client of its own, because the attacks' connections may be busy.
+    async with httpx.AsyncClient(base_url=stack.url, timeout=ANSWER_SECONDS, limits=LIMITS) as client:
+        opened = await client.post("/v1/runs", json={"agent_id": "healthy"})
+        opened.raise_for_status()
+        run = f"/v1/runs/{opened.json()['run_id']}"
+        tasks = [asyncio.create_task(_step(client, run, harm)), asyncio.create_task(_ping(client, harm))]
+        healthy = _Healthy(harm, tasks)
+        try:
+            await healthy.goes_on(1)
+            yield healthy
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+
+async def _step(client: httpx.AsyncClient, run: str, harm: Harm) -> None:
+    while True:
+        began = time.monotonic()
+        published = await client.post(
+            f"{run}/events", json={"type": "user_message", "data": {"message": "?"}}
+        )
+        assert published.status_code == 201, (harm.name, published.status_code, published.text)
+        offset = published.json()["offset"]
+        # A busy machine may take longer than one wait.
+        while (read := await client.get(run, params={"min_offset": offset})).status_code == 504:
+            pass
+        assert read.status_code == 200, (harm.name, read.status_code, read.text)
+        harm.steps += 1
+        harm.worst_seconds = max(harm.worst_seconds, time.monotonic() - began)
+        await asyncio.sleep(min(STEP_SECONDS * harm.steps, STEP_SECONDS_MAX))
+
+
+async def _ping(client: httpx.AsyncClient, harm: Harm) -> None:
+    while True:
+        began = time.monotonic()
+        await client.get("/health/live")
+        harm.worst_pause_seconds = max(harm.worst_pause_seconds, time.monotonic() - began)
+        await asyncio.sleep(PING_SECONDS)
+
+
+def _forget_peak(service: Service) -> None:
+    Path(f"/proc/{service.pid}/clear_refs").write_text("5")
+
+
+def _peak_mb(service: Service) -> int:
+    status = Path(f"/proc/{service.pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) // 1024
