@@ -34,10 +34,11 @@ check: .venv/.installed ## style, types, layers, generated schemas, documentatio
 docs: .venv/.installed ## README.md, docs/ and the other pages as HTML in build/docs; a broken link fails
 	$(BIN)/sphinx-build -q -E -W --keep-going -c docs -d build/doctrees . build/docs
 
-test: .venv/.installed ## all tests, on real servers
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: .venv/.installed ## all tests, on real servers; what failed runs once more
+	$(BIN)/python -m tests.run
 
-# Ten times as many kills as `make test` makes, or as many as ROUNDS says.
+# Ten times as many kills as `make test` makes, or as many as ROUNDS says. Each call draws a seed of its own.
+soak: export RUNFOLD_TEST_SEED ?= random
 soak: ROUNDS ?= 10
 soak: .venv/.installed ## hundreds of kills of projectors, in about half an hour; ROUNDS=10
 	RUNFOLD_TEST_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=0 tests/integration/test_*kills.py

@@ -19,8 +19,15 @@ from .servers import OwnSettings, Servers, servers, source
 # aiokafka logs every retry, and tests make it retry.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
-# Hypothesis's profile for CI draws the same examples every time, whatever the seed is.
-hypothesis.settings.load_profile("default")
+# Hypothesis's profile for CI draws the same examples every time, whatever the seed is. How long an
+# example takes, or drawing it, depends on how busy the machine is, and decides nothing.
+hypothesis.settings.register_profile(
+    "runfold",
+    hypothesis.settings.get_profile("default"),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("runfold")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,8 +3,6 @@ stores.
 """
 
 import asyncio
-import contextlib
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,7 +25,7 @@ def projector(settings: Settings, log: Path, *, worker_id: str = "", roots: str 
 
     Its health and metrics are one port behind the one it is given.
     """
-    return http_service("projector", settings, log, port=free_port() - 1, worker_id=worker_id, roots=roots)
+    return http_service("projector", settings, log, port=free_port(), worker_id=worker_id, roots=roots)
 
 
 def http_service(
@@ -128,11 +126,3 @@ async def until(
         await asyncio.sleep(pause)
         pause = min(1.5 * pause, 0.05)
     return time.monotonic() - began
-
-
-def two_free_ports() -> int:
-    """The first of two that follow each other: the projector's health is one port further."""
-    while True:
-        port = free_port()
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port + 1)):
-            return port

@@ -60,7 +60,7 @@ from runfold_schemas.sessions import (
     StateChanged,
 )
 
-modest = settings(max_examples=60, deadline=None)
+modest = settings(max_examples=60)
 """For properties: a few seconds for all of them, also where the machine is busy with something
 else.
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.processes import two_free_ports, until
+from tests.processes import until
 
 from runfold.local import free_port, ready_url
 
@@ -41,7 +41,7 @@ def environment(kafka: str, mongo: str, prefix: str, database: str) -> dict[str,
 async def test_a_service_that_is_told_to_stop_stops_and_says_by_what(
     environment: dict[str, str], part: str, number: signal.Signals, code: int
 ) -> None:
-    port = two_free_ports()
+    port = free_port()
     health = port + 1 if part == "projector" else port
     process = await started("serve", part, "--port", str(port), **environment)
     async with asyncio.timeout(READY_SECONDS):
@@ -57,7 +57,7 @@ async def test_a_service_stops_though_neither_kafka_nor_mongodb_has_answered(par
     process = await started(
         "serve",
         part,
-        f"--port={two_free_ports()}",
+        f"--port={free_port()}",
         RUNFOLD_KAFKA=NOBODY_LISTENS,
         RUNFOLD_MONGO=f"mongodb://{NOBODY_LISTENS}",
     )
@@ -70,7 +70,7 @@ async def test_a_service_stops_though_neither_kafka_nor_mongodb_has_answered(par
 
 async def test_unknown_runs_are_named(environment: dict[str, str]) -> None:
     # Its health is one port further, and that is all it listens on.
-    process = await started("serve", "projector", f"--port={free_port() - 1}", **environment)
+    process = await started("serve", "projector", f"--port={free_port()}", **environment)
     try:
         for command in ("replay", "verify"):
 

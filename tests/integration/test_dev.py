@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.processes import two_free_ports, until
+from tests.processes import until
 
 from runfold.local import free_port
 
@@ -54,7 +54,7 @@ async def test_services_that_die_come_back_and_data_outlives_the_stack(tmp_path:
 async def test_a_port_that_is_taken_is_told_before_anything_is_started(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        code, said = await refusal(tmp_path, f"--port={two_free_ports()}", f"--kafka-port={taken}")
+        code, said = await refusal(tmp_path, f"--port={free_port()}", f"--kafka-port={taken}")
 
     assert code == 2
     assert said == (
@@ -105,7 +105,7 @@ async def dev(
     data: Path, *, ends_by: signal.Signals, code: int
 ) -> AsyncIterator[tuple[list[str], httpx.AsyncClient]]:
     """`runfold dev` with its data in `data`, what it says, and a client of its API."""
-    port = two_free_ports()
+    port = free_port()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "runfold.cli", "dev", f"--data={data}", f"--port={port}"),
         *(f"--kafka-port={free_port()}", f"--mongo-port={free_port()}"),

@@ -42,13 +42,20 @@ SETTINGS = {
     # Every topic preallocates two index files of this size (by default 10 MiB), and every run has a
     # topic.
     "log.index.size.max.bytes": str(64 * 1024),
-    # A killed broker can return only when its old session has ended. Heartbeats must be at least
-    # twice as frequent.
-    "broker.session.timeout.ms": "3000",
-    "broker.heartbeat.interval.ms": "1000",
     # The cleaner takes 128 MiB of heap by default. 8 MiB are enough for 300,000 keys.
     "log.cleaner.dedupe.buffer.size": str(8 * 1024 * 1024),
 }
+
+SESSION = {"broker.session.timeout.ms": "60000"}
+"""The controller fences a broker that sends no heartbeat for this time: until the next one, its
+partitions have no leader, and no topic is created. A busy machine may stand still for the default
+of 9 s, and no second broker could take over.
+"""
+
+SESSION_AFTER_A_KILL = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "1000"}
+"""A killed broker can return only when its old session has ended, so that one is short. Heartbeats
+must be at least twice as frequent.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +90,19 @@ async def kafka_service(
     properties.write_text(_properties(log_dir, port=port, controller_port=controller_port))
     return Service(
         "Kafka",
-        java.command("kafka.Kafka", str(properties)),
+        lambda: java.command("kafka.Kafka", str(properties), *_session(log_dir)),
         ready=ready_line("Kafka Server started"),
         log=data_dir / "kafka.log",
         inherit=inherit,
     )
+
+
+def _session(log_dir: Path) -> list[str]:
+    """The options for the session of a broker, decided at each start."""
+    was_started = (log_dir / "__cluster_metadata-0").exists()
+    was_killed = was_started and not (log_dir / ".kafka_cleanshutdown").exists()
+    settings = SESSION_AFTER_A_KILL if was_killed else SESSION
+    return [option for setting in settings.items() for option in ("--override", "=".join(setting))]
 
 
 async def _format(java: Java, log_dir: Path) -> None:

@@ -20,6 +20,9 @@ Ready = Callable[["Service"], Awaitable[None]]
 """Returns when the service can be used. It is cancelled at the deadline, or when the process ends.
 """
 
+Argv = Sequence[str] | Callable[[], Sequence[str]]
+"""The command of a program, or what decides it at each start."""
+
 
 class Service:
     """A program that runs beside this process, in its own process group, and writes to the file
@@ -33,7 +36,7 @@ class Service:
     def __init__(
         self,
         name: str,
-        argv: Sequence[str],
+        argv: Argv,
         *,
         ready: Ready,
         log: Path,
@@ -43,7 +46,7 @@ class Service:
         grace_seconds: float = 10,
     ) -> None:
         self.name = name
-        self.argv = tuple(argv)
+        self.argv = argv
         self.ready = ready
         self.log = log
         self.env = dict(env or {})
@@ -113,7 +116,7 @@ class Service:
         with self.log.open("ab") as output:
             self._log_start = output.tell()
             return await asyncio.create_subprocess_exec(
-                *leashed(self.argv),
+                *leashed(self.argv() if callable(self.argv) else self.argv),
                 env=os.environ | self.env,
                 pass_fds=self.inherit,
                 stdin=asyncio.subprocess.DEVNULL,

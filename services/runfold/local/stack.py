@@ -8,7 +8,6 @@ their data.
     └── kafka.log  mongo.log
 """
 
-import socket
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,12 +18,13 @@ from typing import Self
 
 from runfold.store.replica_set import REPLICA_SET
 
-from .errors import DirectoryError
+from .errors import DirectoryError, StartError
 from .java import find_java
 from .kafka import Java, kafka_service
 from .kafka_jars import kafka_jars
 from .lock import exclusive
 from .mongo import mongo_service
+from .ports import free_port
 from .service import Service
 from .together import together
 
@@ -39,7 +39,8 @@ class LocalStack:
         async with LocalStack(data_dir=Path(".runfold"), progress=print) as stack:
             await serve(stack.kafka, stack.mongo)
 
-    Without ports, free ports are chosen at each start. `progress` is called with a line for each
+    Without ports, free ports are chosen at each start, and others if a port is taken meanwhile.
+    `progress` is called with a line for each
     step that takes time. `kafka_server` and `mongo_server` can be killed and started again, on the
     same ports. Raises `DirectoryError`, `InUseError`, `MissingProgramError` and `StartError`.
     """
@@ -58,6 +59,7 @@ class LocalStack:
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.data_dir = data_dir.absolute()
+        self._given_ports = {kafka_port, mongo_port} - {None}
         self._kafka_port = kafka_port or free_port()
         self._mongo_port = mongo_port or free_port()
         self._kafka_heap_mb = kafka_heap_mb
@@ -102,20 +104,35 @@ class LocalStack:
     async def _start_kafka(self, lock: int) -> None:
         program = find_java()
         jars = await kafka_jars(program, progress=self._progress)
-        self.kafka_server = await kafka_service(
-            Java(program=program, jars=jars, heap_mb=self._kafka_heap_mb),
-            data_dir=self.data_dir,
-            port=self._kafka_port,
-            controller_port=free_port(),
-            inherit=[lock],
-        )
-        await self._start(self.kafka_server, self.kafka)
+        while True:
+            self.kafka_server = await kafka_service(
+                Java(program=program, jars=jars, heap_mb=self._kafka_heap_mb),
+                data_dir=self.data_dir,
+                port=self._kafka_port,
+                controller_port=free_port(),
+                inherit=[lock],
+            )
+            try:
+                return await self._start(self.kafka_server, self.kafka)
+            except StartError as error:
+                # The other port is the controller's, which nobody gives.
+                is_given = self._kafka_port in self._given_ports and self.kafka in error.output_line
+                if is_given or not error.is_port_taken:
+                    raise
+            if self._kafka_port not in self._given_ports:
+                self._kafka_port = free_port()
 
     async def _start_mongo(self, lock: int) -> None:
-        self.mongo_server = mongo_service(
-            data_dir=self.data_dir, port=self._mongo_port, cache_gb=self._mongo_cache_gb, inherit=[lock]
-        )
-        await self._start(self.mongo_server, f"127.0.0.1:{self._mongo_port}")
+        while True:
+            self.mongo_server = mongo_service(
+                data_dir=self.data_dir, port=self._mongo_port, cache_gb=self._mongo_cache_gb, inherit=[lock]
+            )
+            try:
+                return await self._start(self.mongo_server, f"127.0.0.1:{self._mongo_port}")
+            except StartError as error:
+                if self._mongo_port in self._given_ports or not error.is_port_taken:
+                    raise
+            self._mongo_port = free_port()
 
     async def _start(self, service: Service, address: str) -> None:
         self._services.append(service)
@@ -125,13 +142,3 @@ class LocalStack:
 
     async def _stop(self) -> None:
         await together(*(service.stop() for service in self._services))
-
-
-def free_port() -> int:
-    """A free port of the loopback interface. If another program takes it before its use, the start
-    fails.
-    """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

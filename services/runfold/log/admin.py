@@ -3,7 +3,8 @@ broker's configuration.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -25,6 +26,9 @@ _CREATE_MAX = 100
 """The number of topics in one request. Kafka creates 2,300 to 5,100 topics a second in requests of
 100, and 30 to 250 a second in requests of one.
 """
+
+_BUSY_SECONDS = 0.5
+"""The pause before a busy broker is asked again."""
 
 
 class LogAdmin:
@@ -156,21 +160,46 @@ class LogAdmin:
             },
         )
 
-    async def _create(self, topics: list[NewTopic]) -> None:
-        self.create_calls += 1
+    async def _create(self, topics: Sequence[NewTopic]) -> None:
+        """Creates topics. A broker that cannot create a topic for the moment is asked again, within
+        the publish timeout. Raises `ConfigurationError` and `UnavailableError`.
+        """
+        deadline = time.monotonic() + self._settings.publish_timeout_seconds
+        while True:
+            self.create_calls += 1
+            with kafka_errors():
+                answer = await self._client.create_topics(topics, timeout_ms=_timeout_ms(self._settings))
+            busy: set[str] = set()
+            for name, code, *message in answer.topic_errors:
+                error: type[KafkaError] = for_code(code)
+                if error in (NoError, TopicAlreadyExistsError):
+                    continue
+                if error is InvalidReplicationFactorError and await self._has_too_few_brokers(message):
+                    raise ConfigurationError(
+                        f"the replication factor {self._settings.replication_factor} is higher than the"
+                        " number of Kafka's brokers: start more brokers, or lower RUNFOLD_REPLICATION_FACTOR"
+                    )
+                is_busy = error is InvalidReplicationFactorError or error.retriable
+                if not is_busy or time.monotonic() + _BUSY_SECONDS >= deadline:
+                    raise UnavailableError(
+                        "Kafka", reason=f"topic {name} was not created: {error.__name__} {message}"
+                    )
+                busy.add(name)
+            if not busy:
+                return
+            topics = [topic for topic in topics if topic.name in busy]
+            await asyncio.sleep(_BUSY_SECONDS)
+
+    async def _has_too_few_brokers(self, message: Sequence[str]) -> bool:
+        """Whether all brokers answer and are fewer than the replication factor. The controller
+        fences a broker whose heartbeats are late, on a busy machine and at a restart. A fenced
+        broker gets no topics, and returns by itself.
+        """
+        if "fenced" in str(message):
+            return False
         with kafka_errors():
-            answer = await self._client.create_topics(topics, timeout_ms=_timeout_ms(self._settings))
-        for name, code, *message in answer.topic_errors:
-            error: type[KafkaError] = for_code(code)
-            if error is InvalidReplicationFactorError:
-                raise ConfigurationError(
-                    f"the replication factor {self._settings.replication_factor} is higher than the number of"
-                    " Kafka's brokers: start more brokers, or lower RUNFOLD_REPLICATION_FACTOR"
-                )
-            if error not in (NoError, TopicAlreadyExistsError):
-                raise UnavailableError(
-                    "Kafka", reason=f"topic {name} was not created: {error.__name__} {message}"
-                )
+            cluster = await self._client.describe_cluster()
+        return 0 < len(cluster["brokers"]) < self._settings.replication_factor
 
 
 def _timeout_ms(settings: LogSettings) -> int:
