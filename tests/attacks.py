@@ -13,10 +13,10 @@ from pathlib import Path
 
 import httpx
 from tests.explaining import explained
-from tests.processes import free_port, http_service, two_free_ports
+from tests.processes import http_service
 
 from runfold import Runfold
-from runfold.local import Service
+from runfold.local import Service, free_port
 from runfold.settings import Settings
 
 DATA_BYTES_MAX = 1024**3
@@ -127,7 +127,7 @@ async def stack(
     settings: Settings, folder: Path, *, data_bytes_max: int = DATA_BYTES_MAX
 ) -> AsyncIterator[Stack]:
     """The API and the projector of these settings, each with a limit of memory."""
-    api_port, projector_port = free_port(), two_free_ports()
+    api_port, projector_port = free_port(), free_port()
     api = http_service("api", settings, folder / "api.log", port=api_port)
     projector = http_service("projector", settings, folder / "projector.log", port=projector_port)
     url = f"http://127.0.0.1:{api_port}"

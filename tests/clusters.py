@@ -17,9 +17,9 @@ from aiokafka.protocol.admin import AlterPartitionReassignmentsRequest
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.types import Array, Int8, Int16, Int32, Schema, String
-from tests.processes import free_port, until
+from tests.processes import until
 
-from runfold.local import Service
+from runfold.local import Service, free_port
 from runfold.local.java import find_java
 from runfold.local.kafka import SETTINGS, Java
 from runfold.local.kafka_jars import kafka_jars

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tests.faulty_projector import MARK
 from tests.forking import ForkedService
-from tests.processes import START_SECONDS, Projections, environment, reaches, two_free_ports, until
+from tests.processes import START_SECONDS, Projections, environment, reaches, until
 
 from runfold import Run, Runfold, UserMessage
-from runfold.local import Service, StartError, ready_url
+from runfold.local import Service, StartError, free_port, ready_url
 from runfold.log.catalog import skip_partition, skip_record
 from runfold.settings import Settings
 from runfold.store.quarantine import Quarantined
@@ -30,7 +30,7 @@ SCRIPT = Path(__file__).with_name("faulty_projector.py")
 
 def faulty_projector(settings: Settings, folder: Path, faults: str = "", *, worker_id: str = "q") -> Service:
     """`runfold serve projector` with faults; ready when it owns partitions of the catalog."""
-    port = two_free_ports()
+    port = free_port()
     return ForkedService(
         "projector",
         [sys.executable, str(SCRIPT), "serve", "projector", "--port", str(port)],

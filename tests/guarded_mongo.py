@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from pymongo import AsyncMongoClient
-from tests.processes import free_port, until
+from tests.processes import until
 
-from runfold.local import Service, ready_line
+from runfold.local import Service, free_port, ready_line
 from runfold.local.mongo import mongo_service
 from runfold.store.replica_set import REPLICA_SET
 

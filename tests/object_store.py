@@ -15,7 +15,8 @@ from urllib.parse import parse_qs, quote
 from xml.sax.saxutils import escape
 
 import uvicorn
-from tests.processes import free_port
+
+from runfold.local import free_port
 
 Answer = tuple[int, Mapping[str, str], bytes]
 

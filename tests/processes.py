@@ -3,9 +3,6 @@ stores.
 """
 
 import asyncio
-import contextlib
-import random
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +13,7 @@ from pydantic import Secret, SecretStr
 from tests.forking import ForkedService
 
 from runfold import Run, Runfold
-from runfold.local import Service, ready_url
+from runfold.local import Service, free_port, ready_url
 from runfold.log.publisher import Outgoing
 from runfold.projector.connection import connect_worker
 from runfold.projector.worker import Worker
@@ -40,7 +37,7 @@ def projector(settings: Settings, log: Path, *, worker_id: str = "", roots: str 
 
     Its health and metrics are one port behind the one it is given.
     """
-    return http_service("projector", settings, log, port=two_free_ports(), worker_id=worker_id, roots=roots)
+    return http_service("projector", settings, log, port=free_port(), worker_id=worker_id, roots=roots)
 
 
 def http_service(
@@ -167,40 +164,3 @@ async def soonest(measure: Callable[[], Awaitable[float]], *, seconds: float) ->
         if shortest >= seconds:
             shortest = min(shortest, await measure())
     return shortest
-
-
-def two_free_ports() -> int:
-    """The first of two that follow each other: the projector's health is one port further."""
-    return free_port(count=2)
-
-
-def free_port(*, count: int = 1) -> int:
-    """The first of so many ports in a row, which nobody else is given until the tests end, however
-    late a server listens on them. They lie below the ports that the system gives to connections.
-    """
-    while True:
-        first = random.SystemRandom().randrange(12_000, 32_000)
-        with contextlib.ExitStack() as attempt, contextlib.suppress(OSError):
-            held = [attempt.enter_context(_hold(port)) for port in range(first, first + count)]
-            attempt.pop_all()
-            _HELD.extend(held)
-            return first
-
-
-_HELD: list[socket.socket] = []
-
-
-def _hold(port: int) -> socket.socket:
-    """Linux lets a server listen on a bound port if both sockets allow it and the first one does
-    not listen. A socket that does not allow it is refused. Elsewhere nothing is held.
-    """
-    held = socket.socket()
-    try:
-        held.bind(("127.0.0.1", port))
-    except OSError:
-        held.close()
-        raise
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if sys.platform != "linux":
-        held.close()
-    return held

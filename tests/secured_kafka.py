@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.processes import free_port
-
+from runfold.local import free_port
 from runfold.local.java import find_java
 from runfold.local.kafka import Java, kafka_service
 from runfold.local.kafka_jars import kafka_jars

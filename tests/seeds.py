@@ -1,5 +1,6 @@
-"""The seed of everything that tests leave to chance: drawn anew for each session, or taken from
-`RUNFOLD_TEST_SEED` to repeat a failure.
+"""The seed of everything that tests leave to chance. It is the same for each session, so that a
+session fails because of the code. `RUNFOLD_TEST_SEED` gives another one, or draws it: `make soak`
+sets the variable to `random`.
 
 A seed repeats the choices of a test. It cannot repeat how processes and threads interleave.
 """
@@ -11,12 +12,15 @@ from functools import cache
 import pytest
 
 VARIABLE = "RUNFOLD_TEST_SEED"
+SEED_DEFAULT = 20_261_126
 
 
 @cache
 def session_seed() -> int:
     """The seed of this session. The environment hands it on to the workers of pytest-xdist."""
-    return int(os.environ.setdefault(VARIABLE, str(random.randrange(2**32))))
+    if os.environ.get(VARIABLE) == "random":
+        os.environ[VARIABLE] = str(random.randrange(2**32))
+    return int(os.environ.setdefault(VARIABLE, str(SEED_DEFAULT)))
 
 
 def random_of(test: pytest.Item) -> random.Random:

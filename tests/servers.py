@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runfold.local import LocalStack, free_port
-from runfold.local.kafka import SETTINGS
+from runfold.local.kafka import SESSION, SETTINGS
 from runfold.settings import Settings
 from runfold.store.replica_set import REPLICA_SET, bring_up
 
@@ -139,4 +139,5 @@ def kafka_environment(port: int) -> dict[str, str]:
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "controller.quorum.voters": "1@127.0.0.1:9093",
     }
-    return {f"KAFKA_{name.upper().replace('.', '_')}": value for name, value in (SETTINGS | places).items()}
+    settings = SETTINGS | SESSION | places
+    return {f"KAFKA_{name.upper().replace('.', '_')}": value for name, value in settings.items()}

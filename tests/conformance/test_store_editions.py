@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
-from tests.processes import free_port
 
+from runfold.local import free_port
 from runfold.store import database
 from runfold.store import editions as pointing
 from runfold.store.database import CLIENT, Database, connect

@@ -16,11 +16,11 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse
 from tests.forking import runfold_process
-from tests.processes import environment, http_service, two_free_ports, until
+from tests.processes import environment, http_service, until
 from tests.querying import projected, served
 from tests.servers import OwnSettings
 
-from runfold.local import Service, StartError, ready_url
+from runfold.local import Service, StartError, free_port, ready_url
 from runfold.settings import Settings
 
 HUSH = "hUsH-9"
@@ -89,7 +89,7 @@ def variables(settings: Settings) -> dict[str, str]:
 
 
 def service_of(part: str, settings: Settings, log: Path) -> Service:
-    service = http_service(part, settings, log, port=two_free_ports())
+    service = http_service(part, settings, log, port=free_port())
     service.env |= variables(settings) | {"OPENAI_API_KEY": KEY}
     return service
 
@@ -211,7 +211,7 @@ async def test_logins_that_cannot_work_are_one_line_each(mongo: str, prefix: str
         named = {"RUNFOLD_MONGO": login.replace("MONGO/", f"{host}/").replace("MONGO:", f"{host}")}
         async with free:
             process = await runfold_process(
-                *("serve", "query", "--port", str(two_free_ports())),
+                *("serve", "query", "--port", str(free_port())),
                 stdout=PIPE,
                 stderr=STDOUT,
                 env=os.environ | named | {"RUNFOLD_PREFIX": prefix},

@@ -30,13 +30,13 @@ from tests.archiving import (
 from tests.dying_archiver import COMPACTION, STEPS
 from tests.forking import Forked, ForkedService, forked
 from tests.object_store import object_store
-from tests.processes import START_SECONDS, free_port, until
+from tests.processes import START_SECONDS, until
 from tests.servers import OwnSettings
 
 from runfold import Run, Runfold
 from runfold.archiver import service
 from runfold.archiver.steps import GAP
-from runfold.local import LocalStack, ready_url
+from runfold.local import LocalStack, free_port, ready_url
 from runfold.log.publisher import Outgoing
 from runfold.secret_urls import SecretUrl
 from runfold.settings import Settings

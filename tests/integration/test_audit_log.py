@@ -12,9 +12,9 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from tests.processes import environment, http_service, two_free_ports, until
+from tests.processes import environment, http_service, until
 
-from runfold.local import Service
+from runfold.local import Service, free_port
 from runfold.settings import Settings
 
 MARKER = "NEVER-IN-THE-LOG"
@@ -35,7 +35,7 @@ class Audited(NamedTuple):
 
 @pytest.fixture
 async def audited(kafka: str, mongo: str, tmp_path: Path) -> AsyncIterator[Audited]:
-    name, path, port = f"t{uuid4().hex[:8]}", tmp_path / "audit.jsonl", two_free_ports()
+    name, path, port = f"t{uuid4().hex[:8]}", tmp_path / "audit.jsonl", free_port()
     settings = Settings(kafka=kafka, mongo=mongo, prefix=name, database=name, audit_log=str(path))
     api = http_service("api", settings, tmp_path / "api.log", port=port)
     await api.start()
@@ -158,7 +158,7 @@ async def test_every_answer_that_a_client_got_is_in_the_log_of_a_killed_service(
 async def test_a_service_whose_log_cannot_be_written_does_not_start(kafka: str, mongo: str, tmp_path: Path):
     settings = Settings(kafka=kafka, mongo=mongo, audit_log=str(tmp_path / "missing" / "audit.jsonl"))
     process = await create_subprocess_exec(
-        *(sys.executable, "-m", "runfold.cli", "serve", "api", "--port", str(two_free_ports())),
+        *(sys.executable, "-m", "runfold.cli", "serve", "api", "--port", str(free_port())),
         env=environment(settings),
         stderr=subprocess.PIPE,
     )

@@ -14,9 +14,9 @@ from uuid import uuid4
 
 import pytest
 from tests.forking import Forked, runfold_process
-from tests.processes import free_port, two_free_ports, until
+from tests.processes import until
 
-from runfold.local import ready_url
+from runfold.local import free_port, ready_url
 
 PLAIN = {"COLUMNS": "200", "NO_COLOR": "1"}
 NOBODY_LISTENS = "127.0.0.1:1"
@@ -49,7 +49,7 @@ def environment(kafka: str, mongo: str, prefix: str, database: str) -> dict[str,
 async def test_a_service_that_is_told_to_stop_stops_and_says_by_what(
     environment: dict[str, str], part: str, number: signal.Signals, code: int
 ) -> None:
-    port = two_free_ports()
+    port = free_port()
     health = port + 1 if part == "projector" else port
     process = await executed("serve", part, "--port", str(port), **environment)
     async with asyncio.timeout(READY_SECONDS):
@@ -65,7 +65,7 @@ async def test_a_service_stops_though_neither_kafka_nor_mongodb_has_answered(par
     process = await executed(
         "serve",
         part,
-        f"--port={two_free_ports()}",
+        f"--port={free_port()}",
         RUNFOLD_KAFKA=NOBODY_LISTENS,
         RUNFOLD_MONGO=f"mongodb://{NOBODY_LISTENS}",
     )
@@ -78,7 +78,7 @@ async def test_a_service_stops_though_neither_kafka_nor_mongodb_has_answered(par
 
 async def test_unknown_runs_are_named(environment: dict[str, str]) -> None:
     # Its health is one port further, and that is all it listens on.
-    process = await started("serve", "projector", f"--port={two_free_ports()}", **environment)
+    process = await started("serve", "projector", f"--port={free_port()}", **environment)
     try:
         for command in ("replay", "verify"):
 

@@ -16,7 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.documentation import PAGES, blocks_of
-from tests.processes import free_port, two_free_ports, until
+from tests.processes import until
+
+from runfold.local import free_port
 
 START_SECONDS = 400
 END_SECONDS = 120
@@ -110,7 +112,7 @@ def exported(said: list[str]) -> dict[str, str]:
 async def test_a_port_that_is_taken_is_told_before_anything_is_started(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        code, said = await refusal(tmp_path, f"--port={two_free_ports()}", f"--kafka-port={taken}")
+        code, said = await refusal(tmp_path, f"--port={free_port()}", f"--kafka-port={taken}")
 
     assert code == 2
     assert said == (
@@ -133,7 +135,7 @@ async def test_an_option_that_makes_no_sense_is_one_line(
     tmp_path: Path, options: list[str], code: int, told: str
 ) -> None:
     if "--data" in options[0]:
-        ports = {"": two_free_ports(), "kafka-": free_port(), "mongo-": free_port()}
+        ports = {"": free_port(), "kafka-": free_port(), "mongo-": free_port()}
         options = [*options, *(f"--{part}port={port}" for part, port in ports.items())]
 
     ended, said = await refusal(tmp_path, *options)

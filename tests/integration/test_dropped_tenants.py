@@ -7,8 +7,9 @@ from pathlib import Path
 
 import httpx
 from tests.commands import command
-from tests.processes import http_service, projector, two_free_ports, until
+from tests.processes import http_service, projector, until
 
+from runfold.local import free_port
 from runfold.log.admin import LogAdmin
 from runfold.settings import Settings
 from runfold.store.database import connect
@@ -71,7 +72,7 @@ async def left_of(settings: Settings, tenant: str) -> set[str]:
 
 async def test_a_tenant_in_use_is_dropped_and_made_anew(kafka: str, mongo: str, prefix: str, tmp_path: Path):
     settings = Settings(kafka=kafka, mongo=mongo, prefix=prefix, database=prefix, authentication="required")
-    tenant, port = f"{prefix}-acme", two_free_ports()
+    tenant, port = f"{prefix}-acme", free_port()
     services = [
         http_service("api", settings, tmp_path / "api.log", port=port),
         projector(settings, tmp_path / "projector.log"),

@@ -13,9 +13,9 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from tests.processes import environment, free_port, projector, until
+from tests.processes import environment, projector, until
 
-from runfold.local import Service, Supervisor, ready_url
+from runfold.local import Service, Supervisor, free_port, ready_url
 from runfold.settings import Settings
 
 ROOT = Path(__file__).parents[2]

@@ -11,14 +11,14 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.evidence import new_keys
-from tests.processes import http_service, projections, two_free_ports, until
+from tests.processes import http_service, projections, until
 from tests.servers import OwnSettings
 from tests.tenants import OneTenant, ended_run, hosted, is_folded, new_tenants
 
 from runfold import Memory, Runfold, UserMessage
 from runfold.client.records import outgoing
 from runfold.ids import new_event_id, new_log_id
-from runfold.local import Service
+from runfold.local import Service, free_port
 from runfold.log.ends import LogEnds
 from runfold.log.publisher import Publisher
 from runfold.log.reader import end_offset
@@ -41,7 +41,7 @@ def settings(own_settings: OwnSettings) -> Settings:
 @asynccontextmanager
 async def serving(settings: Settings, log: Path) -> AsyncIterator[tuple[Service, str]]:
     """A projector, and where its health is."""
-    port = two_free_ports()
+    port = free_port()
     service = http_service("projector", settings, log, port=port)
     await service.start()
     try:

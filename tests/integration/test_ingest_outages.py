@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.ingesting import ingest, is_ready, note, opened
-from tests.processes import free_port, until
+from tests.processes import until
 
 from runfold import Runfold
-from runfold.local import LocalStack
+from runfold.local import LocalStack, free_port
 
 
 async def test_the_service_outlives_a_kafka_that_comes_late_and_goes_in_between(

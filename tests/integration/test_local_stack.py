@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from pymongo import AsyncMongoClient
-from tests.processes import DEADLINE_SECONDS, free_port
+from tests.processes import DEADLINE_SECONDS
 
 from runfold.local import (
     DirectoryError,
@@ -23,6 +24,7 @@ from runfold.local import (
     Service,
     StartError,
     Supervisor,
+    free_port,
     ready_line,
     ready_url,
 )
@@ -79,6 +81,30 @@ async def test_a_killed_server_comes_back_on_its_port_with_its_data(tmp_path):
 
         assert await read_event(stack.kafka) == b"acknowledged"
         assert await read_document(stack.mongo) == "acknowledged"
+
+
+@pytest.mark.parametrize("given", [[], ["kafka_port", "mongo_port"]], ids=["both servers", "the controller"])
+async def test_a_chosen_port_that_another_program_takes_first_is_replaced(
+    tmp_path, monkeypatch, given: list[str]
+):
+    with socket.create_server(("127.0.0.1", free_port())) as other:
+        taken = other.getsockname()[1]
+        chosen = [taken] if given else [taken, taken]
+        monkeypatch.setattr(stack_module, "free_port", lambda: chosen.pop() if chosen else free_port())
+
+        async with LocalStack(data_dir=tmp_path, **{name: free_port() for name in given}) as stack:
+            await write_event(stack.kafka, b"kept")
+            await write_document(stack.mongo, "kept")
+
+    assert chosen == []
+
+
+@pytest.mark.parametrize("server", ["kafka", "mongo"])
+async def test_a_given_port_that_another_program_has_is_an_error(tmp_path, server: str):
+    with socket.create_server(("127.0.0.1", free_port())) as other:
+        taken = other.getsockname()[1]
+        with pytest.raises(StartError, match="Address already in use"):
+            await LocalStack(data_dir=tmp_path, **{f"{server}_port": taken}).__aenter__()
 
 
 async def test_both_servers_die_with_an_owner_that_is_killed_and_free_its_directory(tmp_path, monkeypatch):

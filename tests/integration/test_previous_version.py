@@ -20,9 +20,10 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from tests.http_contents import SCOPE, TALK, Answers, agree, get, post, read, send, write
 from tests.previous_version import unpacked
-from tests.processes import environment, free_port, http_service, two_free_ports, until
+from tests.processes import environment, http_service, until
 from tests.servers import OwnSettings
 
+from runfold.local import free_port
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold_schemas.topics import PARTITIONS_DEFAULT
@@ -165,7 +166,7 @@ async def check_pages(first: Version, second: Version, name: str) -> None:
 @asynccontextmanager
 async def served(name: str, roots: str, settings: Settings, logs: Path) -> AsyncIterator[Version]:
     """A projector and an API of one version, as processes."""
-    api_port, projector_port = free_port(), two_free_ports()
+    api_port, projector_port = free_port(), free_port()
     services = [
         http_service("api", settings, logs / f"{name}-api.log", port=api_port, roots=roots),
         http_service(

@@ -13,7 +13,7 @@ from uuid import uuid4
 import httpx
 import pytest
 from tests.ingesting import note
-from tests.processes import DEADLINE_SECONDS, append_raw, free_port
+from tests.processes import DEADLINE_SECONDS, append_raw
 from tests.querying import POLL_SECONDS, Projected, query, ready_api, sent_events
 
 from runfold import (
@@ -27,6 +27,7 @@ from runfold import (
     ToolResult,
     UserMessage,
 )
+from runfold.local import free_port
 from runfold.settings import Settings
 from runfold.store.editions import Editions, new_edition
 from runfold.store.pages import PageStore

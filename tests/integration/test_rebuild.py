@@ -11,10 +11,11 @@ from subprocess import PIPE, STDOUT
 import httpx
 import pytest
 from tests.forking import runfold_process
-from tests.processes import Projections, environment, free_port, http_service, projections, projector, until
+from tests.processes import Projections, environment, http_service, projections, projector, until
 from tests.servers import OwnSettings
 
 from runfold import AssistantMessage, Run, Runfold, ToolCall, ToolResult, UserMessage
+from runfold.local import free_port
 from runfold.projector import rebuild as rebuilding
 from runfold.settings import Settings
 from runfold_projections.run import RunRecord, fold_tally

@@ -7,8 +7,10 @@ import httpx
 import pytest
 from tests.collectors import Span, collector
 from tests.ingesting import note
-from tests.processes import http_service, two_free_ports, until
+from tests.processes import http_service, until
 from tests.servers import OwnSettings
+
+from runfold.local import free_port
 
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -19,7 +21,7 @@ async def test_requests_and_what_they_ask_of_kafka_and_mongodb_are_one_trace(
     with collector() as collected:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collected.url)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
-        port = two_free_ports()
+        port = free_port()
         api = http_service("api", own_settings(audit_log="otlp"), tmp_path / "api.log", port=port)
         await api.start()
         try:

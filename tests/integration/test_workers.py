@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.processes import environment, projections, reaches, two_free_ports, until
+from tests.processes import environment, projections, reaches, until
 
 from runfold import Runfold, UserMessage
-from runfold.local import ready_url
+from runfold.local import free_port, ready_url
 from runfold.settings import Settings
 
 READY_SECONDS = 240
@@ -22,7 +22,7 @@ def settings(own_settings) -> Settings:
 
 
 async def test_two_workers_share_the_runs_and_one_that_is_killed_returns(settings: Settings) -> None:
-    port = two_free_ports()
+    port = free_port()
     command = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "runfold.cli", "serve", "projector", "--port", str(port), "--workers", "2"),
@@ -52,7 +52,7 @@ async def test_two_workers_share_the_runs_and_one_that_is_killed_returns(setting
 
 
 async def test_a_worker_that_cannot_start_ends_the_command(settings: Settings) -> None:
-    port = two_free_ports()
+    port = free_port()
     taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", port + 2)
     command = await asyncio.create_subprocess_exec(
         sys.executable,

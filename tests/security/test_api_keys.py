@@ -15,7 +15,7 @@ import pytest
 from tests.forking import runfold_process
 from tests.ingesting import is_ready
 from tests.principals import settings_with_keys
-from tests.processes import environment, free_port, soonest, until
+from tests.processes import environment, soonest, until
 from tests.querying import ready_api, served
 
 from runfold import Runfold, UserMessage
@@ -23,6 +23,7 @@ from runfold.http.principal import Scope
 from runfold.identity.administration import KeyAdministration, SecretKey
 from runfold.identity.keys import KeyGrant
 from runfold.ingest.app import build_app as build_ingest
+from runfold.local import free_port
 from runfold.log.publisher import Publisher
 from runfold.log.reader import read
 from runfold.query.app import build_app as build_query

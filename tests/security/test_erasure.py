@@ -14,7 +14,7 @@ import httpx
 import pytest
 from tests.erasing import places_with, publish_user
 from tests.evidence import new_keys, report_of, signer
-from tests.processes import Projections, http_service, projector, two_free_ports, until
+from tests.processes import Projections, http_service, projector, until
 from tests.querying import Projected, projected, ready_api
 from tests.remembering import ScriptedModel
 from tests.session_verbs import differences
@@ -25,6 +25,7 @@ from runfold.encryption.cipher import new_key
 from runfold.erasure.receipt import has_valid_signature
 from runfold.erasure.search import search
 from runfold.generation.model import Found
+from runfold.local import free_port
 from runfold.projector import rebuild as rebuild_module
 from runfold.projector.rebuild import rebuild
 from runfold.settings import Settings
@@ -314,7 +315,7 @@ async def test_a_killed_service_is_followed_by_a_call_that_finishes(unserved, tm
         session = await stored.runfold.sessions.create(app="shop", user=user, state={"user:k": marker})
         await stored.runfold.sessions.append(session.session_id, UserMessage(message=marker))
         await until(lambda: is_stored(stored, session.record.log_id), what="the page")
-    port = two_free_ports()
+    port = free_port()
     service = http_service("api", unserved, tmp_path / "api.log", port=port)
     await service.start()
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:

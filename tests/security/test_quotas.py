@@ -11,13 +11,14 @@ from uuid import uuid4
 import httpx
 import pytest
 from tests.principals import settings_with_keys
-from tests.processes import http_service, two_free_ports, until
+from tests.processes import http_service, until
 from tests.querying import projected
 
 from runfold import Runfold
 from runfold.http.principal import Scope
 from runfold.identity.administration import KeyAdministration
 from runfold.identity.keys import KeyGrant
+from runfold.local import free_port
 from runfold.log.publisher import Publisher
 from runfold.settings import Settings
 from runfold.tenants.administration import TenantAdministration
@@ -42,7 +43,7 @@ async def apis(
     async with AsyncExitStack() as stack:
         clients = []
         for number in range(PROCESSES):
-            port = two_free_ports()
+            port = free_port()
             service = http_service("api", settings, folder / f"{number}.log", port=port)
             await service.start()
             stack.push_async_callback(service.stop)

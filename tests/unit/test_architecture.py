@@ -16,7 +16,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SERVICES = ROOT / "services" / "runfold"
 PACKAGES = (ROOT / "schemas" / "runfold_schemas", ROOT / "projections" / "runfold_projections", SERVICES)
 
-ARCHITECTURE_BYTES_MAX = 37_000
 COLUMNS_MAX = 100
 
 MANIFESTS = ROOT / "deploy" / "kubernetes"
@@ -83,10 +82,9 @@ def test_every_name_of_code_in_the_architecture_is_in_the_code():
     assert named - words == set()
 
 
-def test_the_architecture_is_short_and_wraps():
+def test_the_architecture_wraps():
     lines = ARCHITECTURE.splitlines()
 
-    assert len(ARCHITECTURE.encode()) <= ARCHITECTURE_BYTES_MAX
     assert [line for line in lines if len(line) > COLUMNS_MAX and not line.startswith("|")] == []
 
 

@@ -15,10 +15,10 @@ from urllib.parse import parse_qs
 import pytest
 import uvicorn
 from pydantic import ValidationError
-from tests.processes import free_port
 
 from runfold.blobs.settings import BYTES_MAX
 from runfold.blobs.store import BlobStore
+from runfold.local import free_port
 from runfold.log.settings import LogSettings
 from runfold.secret_urls import SecretUrl
 from runfold.settings import Settings

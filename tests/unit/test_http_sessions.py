@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import httpx
 import pytest
-from tests.processes import free_port
 
 from runfold.http.problems import problem_of
+from runfold.local import free_port
 from runfold.remote import api_client
 from runfold.remote.api_client import HttpClient, error_of
 from runfold.remote.sessions import HttpSessions

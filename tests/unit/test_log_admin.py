@@ -18,7 +18,7 @@ FENCED = "Unable to replicate the partition 1 time(s): All brokers are currently
 
 class Client:
     """Answers each request for topics with the next of `answers`, the last one again and again.
-    Each request takes `seconds` of its clock.
+    Each request takes `seconds` of its clock. The cluster has one broker.
     """
 
     def __init__(self, *answers: tuple[int, str | None], seconds: float = 0.0) -> None:
@@ -33,6 +33,9 @@ class Client:
         self.now += self.seconds
         code, message = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return SimpleNamespace(topic_errors=[("t", code, message)] * len(topics))
+
+    async def describe_cluster(self) -> dict[str, list[dict[str, int]]]:
+        return {"brokers": [{"node_id": 1}]}
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +62,17 @@ async def test_too_few_brokers_are_an_error_of_the_configuration() -> None:
     client = Client((REPLICATION, "only 1 broker(s) are registered"))
 
     with pytest.raises(ConfigurationError, match="RUNFOLD_REPLICATION_FACTOR"):
-        await LogAdmin(LogSettings(), client).create_run_topic("t")
+        await LogAdmin(LogSettings(replication_factor=3), client).create_run_topic("t")
 
     assert client.sizes == [1]
+
+
+async def test_a_broker_that_returned_after_its_refusal_is_asked_again() -> None:
+    client = Client((REPLICATION, "Replication factor: 1 larger than available brokers: 0."), (OK, None))
+
+    await LogAdmin(LogSettings(), client).create_run_topic("t")
+
+    assert client.sizes == [1, 1]
 
 
 async def test_a_slow_broker_gets_smaller_requests_and_a_fast_one_larger(

@@ -9,6 +9,8 @@ import json
 import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ from runfold.cli.services import service_process
 from runfold.cli.show import show_ledger, show_record
 from runfold.cli.terminal import new_console
 from runfold.documents.runs import RunDocument
-from runfold.local import LocalStack, Supervisor, free_port
+from runfold.local import LocalStack, StartError, Supervisor, free_port
 from runfold.store.database import connect
 from runfold.store.editions import Editions
 from runfold_schemas.messages import Message
@@ -55,20 +57,34 @@ async def demo() -> None:
     with tempfile.TemporaryDirectory(prefix="runfold-demo-", ignore_cleanup_errors=True) as folder:
         say("starting Kafka and MongoDB (the first time, Maven downloads Kafka)")
         async with LocalStack(data_dir=Path(folder), progress=say) as stack:
-            ports = {name: free_port() for name in ("ingest", "query", "projector")}
-            names = {"RUNFOLD_PREFIX": _NAME, "RUNFOLD_DATABASE": _NAME}  # not those of the environment
-            services = [
-                service_process(name, stack, log_dir=Path(folder), port=port, **names)
-                for name, port in ports.items()
-            ]
             say("starting ingest, projector and query")
-            async with Supervisor(services, say=say):
+            async with AsyncExitStack() as running:
+                ports = await _start_services(running, stack, Path(folder), say=say)
                 await _show_all(
                     console,
                     stack,
                     query=f"http://127.0.0.1:{ports['query']}",
                     ingest=f"http://127.0.0.1:{ports['ingest']}",
                 )
+
+
+async def _start_services(
+    running: AsyncExitStack, stack: LocalStack, folder: Path, *, say: Callable[[str], None]
+) -> dict[str, int]:
+    """Starts the services until `running` ends, and returns their ports."""
+    names = {"RUNFOLD_PREFIX": _NAME, "RUNFOLD_DATABASE": _NAME}  # not those of the environment
+    while True:
+        ports = {name: free_port() for name in ("ingest", "query", "projector")}
+        services = [
+            service_process(name, stack, log_dir=folder, port=port, **names) for name, port in ports.items()
+        ]
+        try:
+            await running.enter_async_context(Supervisor(services, say=say))
+        except StartError as error:
+            if not error.is_port_taken:
+                raise
+        else:
+            return ports
 
 
 async def _show_all(console: Console, stack: LocalStack, *, query: str, ingest: str) -> None:

@@ -3,9 +3,10 @@ demos and tests.
 """
 
 from .errors import DirectoryError, InUseError, LocalStackError, MissingProgramError, StartError
+from .ports import free_port
 from .readiness import ready_line, ready_url
 from .service import Service
-from .stack import LocalStack, free_port
+from .stack import LocalStack
 from .supervisor import Supervisor
 
 __all__ = [

@@ -38,6 +38,11 @@ class StartError(LocalStackError):
         self.output_line = output_line
         self.log = log
 
+    @property
+    def is_port_taken(self) -> bool:
+        """Whether another program listened on the port first."""
+        return "address already in use" in self.output_line.lower()
+
 
 class InUseError(LocalStackError):
     """Another process that still runs uses the directory."""

@@ -50,6 +50,17 @@ SETTINGS = {
 
 _LOADING = re.compile(r"\((\d+)/(\d+) completed in |: Loaded ([1-9]\d*) logs ")
 
+SESSION = {"broker.session.timeout.ms": "60000"}
+"""The controller fences a broker that sends no heartbeat for this time: until the next one, its
+partitions have no leader, and no topic is created. A busy machine may stand still for the default
+of 9 s, and no second broker could take over.
+"""
+
+SESSION_AFTER_A_KILL = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "1000"}
+"""A killed broker can return only when its old session has ended, so that one is short. Heartbeats
+must be at least twice as frequent.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Java:
@@ -85,7 +96,7 @@ async def kafka_service(
     return Service(
         "Kafka",
         # Decided at each start, because there may be more logs than at the start before.
-        lambda: java.command("kafka.Kafka", str(properties), logs=count_logs(log_dir)),
+        lambda: java.command("kafka.Kafka", str(properties), *_session(log_dir), logs=count_logs(log_dir)),
         ready=ready_line("Kafka Server started"),
         log=data_dir / "kafka.log",
         inherit=inherit,
@@ -105,6 +116,14 @@ def _loading(service: Service) -> str:
     if all_:
         return f"starting: all {int(all_):,} logs are loaded, and their topics come next"
     return f"starting: {int(done):,} of {int(total):,} logs are loaded"
+
+
+def _session(log_dir: Path) -> list[str]:
+    """The options for the session of a broker, decided at each start."""
+    was_started = (log_dir / "__cluster_metadata-0").exists()
+    was_killed = was_started and not (log_dir / ".kafka_cleanshutdown").exists()
+    settings = SESSION_AFTER_A_KILL if was_killed else SESSION
+    return [option for setting in settings.items() for option in ("--override", "=".join(setting))]
 
 
 async def _format(java: Java, log_dir: Path) -> None:

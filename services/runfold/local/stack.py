@@ -8,24 +8,23 @@ their data.
     └── kafka.log  mongo.log
 """
 
-import socket
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
-from random import SystemRandom
 from types import TracebackType
 from typing import Self
 
 from runfold.store.replica_set import REPLICA_SET
 
-from .errors import DirectoryError
+from .errors import DirectoryError, StartError
 from .java import find_java
 from .kafka import Java, kafka_service
 from .kafka_jars import kafka_jars
 from .lock import exclusive
 from .mongo import mongo_service
+from .ports import free_port
 from .service import Service
 from .together import together
 
@@ -40,7 +39,8 @@ class LocalStack:
         async with LocalStack(data_dir=Path(".runfold"), progress=print) as stack:
             await serve(stack.kafka, stack.mongo)
 
-    Without ports, free ports are chosen at each start. Without `kafka_heap_mb`, Kafka's heap
+    Without ports, free ports are chosen at each start, and others if a port is taken meanwhile.
+    Without `kafka_heap_mb`, Kafka's heap
     follows the number of its logs. `progress` is called with a line for each step that takes time.
     `kafka_server` and `mongo_server` can be killed and started again, on the same ports. Raises
     `DirectoryError`, `InUseError`, `MissingProgramError` and `StartError`.
@@ -60,6 +60,7 @@ class LocalStack:
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.data_dir = data_dir.absolute()
+        self._given_ports = {kafka_port, mongo_port} - {None}
         self._kafka_port = kafka_port or free_port()
         self._mongo_port = mongo_port or free_port()
         self._kafka_heap_mb = kafka_heap_mb
@@ -104,25 +105,40 @@ class LocalStack:
     async def _start_kafka(self, lock: int) -> None:
         program = find_java()
         jars = await kafka_jars(program, progress=self._progress)
-        self.kafka_server = await kafka_service(
-            Java(program=program, jars=jars, heap_mb=self._kafka_heap_mb),
-            data_dir=self.data_dir,
-            port=self._kafka_port,
-            controller_port=free_port(),
-            inherit=[lock],
-            say=self._progress,
-        )
-        await self._start(self.kafka_server, self.kafka)
+        while True:
+            self.kafka_server = await kafka_service(
+                Java(program=program, jars=jars, heap_mb=self._kafka_heap_mb),
+                data_dir=self.data_dir,
+                port=self._kafka_port,
+                controller_port=free_port(),
+                inherit=[lock],
+                say=self._progress,
+            )
+            try:
+                return await self._start(self.kafka_server, self.kafka)
+            except StartError as error:
+                # The other port is the controller's, which nobody gives.
+                is_given = self._kafka_port in self._given_ports and self.kafka in error.output_line
+                if is_given or not error.is_port_taken:
+                    raise
+            if self._kafka_port not in self._given_ports:
+                self._kafka_port = free_port()
 
     async def _start_mongo(self, lock: int) -> None:
-        self.mongo_server = mongo_service(
-            data_dir=self.data_dir,
-            port=self._mongo_port,
-            cache_gb=self._mongo_cache_gb,
-            inherit=[lock],
-            say=self._progress,
-        )
-        await self._start(self.mongo_server, f"127.0.0.1:{self._mongo_port}")
+        while True:
+            self.mongo_server = mongo_service(
+                data_dir=self.data_dir,
+                port=self._mongo_port,
+                cache_gb=self._mongo_cache_gb,
+                inherit=[lock],
+                say=self._progress,
+            )
+            try:
+                return await self._start(self.mongo_server, f"127.0.0.1:{self._mongo_port}")
+            except StartError as error:
+                if self._mongo_port in self._given_ports or not error.is_port_taken:
+                    raise
+            self._mongo_port = free_port()
 
     async def _start(self, service: Service, address: str) -> None:
         self._services.append(service)
@@ -132,15 +148,3 @@ class LocalStack:
 
     async def _stop(self) -> None:
         await together(*(service.stop() for service in self._services))
-
-
-def free_port() -> int:
-    """A free port of the loopback interface. If another program takes it before its use, the start
-    fails. So it lies below the ports that the system gives to programs that name none.
-    """
-    while True:
-        port = SystemRandom().randrange(12_000, 32_000)
-        # Unlike a server, the probe does not share a port that somebody holds for a server to come.
-        with suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            return port

@@ -336,8 +336,19 @@ class LogAdmin:
                 answer = await self._client.create_topics(topics, timeout_ms=_timeout_ms(self._settings))
             busy: dict[str, Exception] = {}
             for name, code, *message in answer.topic_errors:
-                if (fault := self._fault(name, for_code(code), message)) is not None:
-                    (busy if _is_busy(for_code(code), message) else refused)[name] = fault
+                error: type[KafkaError] = for_code(code)
+                if error in (NoError, TopicAlreadyExistsError):
+                    continue
+                if error is InvalidReplicationFactorError and await self._has_too_few_brokers(message):
+                    refused[name] = ConfigurationError(
+                        f"the replication factor {self._settings.replication_factor} is higher than the"
+                        " number of Kafka's brokers: start more brokers, or lower RUNFOLD_REPLICATION_FACTOR"
+                    )
+                    continue
+                is_busy = error is InvalidReplicationFactorError or error.retriable
+                (busy if is_busy else refused)[name] = UnavailableError(
+                    "Kafka", reason=f"topic {name} was not created: {error.__name__} {message}"
+                )
             if not busy:
                 return refused
             if time.monotonic() + _BUSY_SECONDS >= deadline:
@@ -345,23 +356,16 @@ class LogAdmin:
             topics = [topic for topic in topics if topic.name in busy]
             await asyncio.sleep(_BUSY_SECONDS)
 
-    def _fault(self, name: str, error: type[KafkaError], message: list[Any]) -> Exception | None:
-        """The error of a topic in the broker's answer, None if the topic exists."""
-        if error in (NoError, TopicAlreadyExistsError):
-            return None
-        if error is InvalidReplicationFactorError and not _is_busy(error, message):
-            return ConfigurationError(
-                f"the replication factor {self._settings.replication_factor} is higher than the number of"
-                " Kafka's brokers: start more brokers, or lower RUNFOLD_REPLICATION_FACTOR"
-            )
-        return UnavailableError("Kafka", reason=f"topic {name} was not created: {error.__name__} {message}")
-
-
-def _is_busy(error: type[KafkaError], message: list[Any]) -> bool:
-    """Whether the same request may succeed soon. The controller fences a broker whose heartbeats
-    are late, which happens under load.
-    """
-    return bool(getattr(error, "retriable", False)) or "fenced" in str(message)
+    async def _has_too_few_brokers(self, message: Sequence[str]) -> bool:
+        """Whether all brokers answer and are fewer than the replication factor. The controller
+        fences a broker whose heartbeats are late, on a busy machine and at a restart. A fenced
+        broker gets no topics, and returns by itself.
+        """
+        if "fenced" in str(message):
+            return False
+        with kafka_errors():
+            cluster = await self._client.describe_cluster()
+        return 0 < len(cluster["brokers"]) < self._settings.replication_factor
 
 
 def _timeout_ms(settings: LogSettings) -> int:
