@@ -40,10 +40,10 @@ class LocalStack:
             await serve(stack.kafka, stack.mongo)
 
     Without ports, free ports are chosen at each start, and others if a port is taken meanwhile.
-    Without `kafka_heap_mb`, Kafka's heap
-    follows the number of its logs. `progress` is called with a line for each step that takes time.
-    `kafka_server` and `mongo_server` can be killed and started again, on the same ports. Raises
-    `DirectoryError`, `InUseError`, `MissingProgramError` and `StartError`.
+    Without `kafka_heap_mb`, Kafka's heap follows the number of its logs. `progress` is called with
+    a line for each step that takes time. `kafka_server` and `mongo_server` can be killed and
+    started again, on the same ports. Raises `DirectoryError`, `InUseError`, `MissingProgramError`
+    and `StartError`.
     """
 
     kafka_server: Service
