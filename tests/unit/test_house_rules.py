@@ -10,10 +10,13 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 
 import prometheus_client
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from tests.servers import image
 from typer.testing import CliRunner
 
@@ -219,29 +222,33 @@ def test_the_image_and_its_sbom_have_the_same_packages():
     assert packages in (ROOT / "deploy" / "Dockerfile").read_text()
 
 
-def test_the_lock_names_the_public_index_and_a_hash_for_each_file():
-    text = (ROOT / "uv.lock").read_text()
-    files = [
-        file
-        for package in tomllib.loads(text)["package"]
-        if "registry" in package["source"]
-        for file in [*package["wheels"], *([package["sdist"]] if "sdist" in package else [])]
+def test_what_is_installed_has_a_version_and_hashes_and_comes_from_no_named_place():
+    text = (ROOT / "requirements.txt").read_text()
+    packages = [block for block in re.split(r"(?<!\\)\n", text) if block]
+
+    assert "://" not in text
+    assert len(packages) > 150
+    for package in packages:
+        assert re.fullmatch(r"\S+==\S+( ; [^\\]+)?( \\\n    --hash=sha256:[0-9a-f]{64})+", package), package
+
+
+def test_what_the_project_asks_for_is_in_the_list_of_versions():
+    groups = PROJECT["dependency-groups"]
+    asked = [
+        *PROJECT["project"]["dependencies"],
+        *chain(*PROJECT["project"]["optional-dependencies"].values()),
+        *chain(*groups.values()),
     ]
+    listed = dict(
+        line.split(" ")[0].split("==")
+        for line in (ROOT / "requirements.txt").read_text().splitlines()
+        if "==" in line
+    )
 
-    assert set(re.findall(r"https?://[^/\"]+", text)) == {
-        "https://pypi.org",
-        "https://files.pythonhosted.org",
-    }
-    assert len(files) > 1000
-    assert all(re.fullmatch("sha256:[0-9a-f]{64}", file["hash"]) for file in files)
-
-
-def test_make_gets_uv_by_the_hashes_of_the_lock():
-    printed = subprocess.run(
-        [sys.executable, "deploy/locked.py", "uv"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-
-    assert re.match(r"uv==[\d.]+( --hash=sha256:[0-9a-f]{64}){10,}\n$", printed)
+    for requirement in map(Requirement, asked):
+        name = canonicalize_name(requirement.name)
+        assert requirement.specifier.contains(listed[name]), f"{requirement}: run `make lock`"
+    assert set(re.search(r"addprefix --group ,([\w ]+)\)", MAKEFILE)[1].split()) == set(groups)
 
 
 def test_make_test_runs_every_folder_of_tests_once():
