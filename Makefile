@@ -16,7 +16,7 @@ JAVA = $(shell "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1 ||
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo dev check docs dist audit lock latest test soak pictures bench clean
+.PHONY: help install demo dev check docs dist audit lock latest test gate soak pictures bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,12 @@ docs: $(VENV)/.installed ## README.md, docs/ and the other pages as HTML in buil
 
 test: $(VENV)/.installed ## all tests, on real servers; what failed runs once more
 	$(BIN)/python -m tests.run
+
+# Variables of this call of make would reach the other tree.
+gate: ## what continuous integration runs, on a clean clone of HEAD in build/gate
+	@rm -rf build/gate
+	git clone --quiet . build/gate
+	cd build/gate && env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS .ci/run
 
 # Ten times as many kills and fuzzed requests as `make test` makes, or as many as ROUNDS says. Each call draws a seed
 # of its own.
