@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.processes import Projections, projections, reaches, until, working
+from tests.servers import OwnSettings
 
 from runfold import AssistantMessage, Run, Runfold, UserMessage
 from runfold.settings import Settings
@@ -13,6 +14,7 @@ from runfold.store.database import connect
 from runfold.store.pages import MERGE_AT, PageStore
 from runfold.store.run_state import RunState, document_of
 from runfold.store.runs import RunStore
+from runfold.verify.runs import verify
 from runfold_projections.run import RunRecord
 
 
@@ -163,6 +165,68 @@ async def test_a_run_that_is_removed_a_moment_after_its_topic_is_no_difference(
 
     assert await projected.stored.differences() == []
     assert seen[:3] == [True, True, False]
+
+
+@pytest.mark.parametrize("moment", ["before it is compared", "while it is compared"])
+async def test_a_run_that_is_deleted_while_verify_runs_is_no_difference(
+    own_settings: OwnSettings, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = own_settings()
+    async with (
+        projections(settings) as stored,
+        Runfold.of(settings.log()) as runfold,
+        working(settings, stored.edition),
+    ):
+        run = await runfold.open_run(agent_id="a")
+        await until(lambda: reaches(stored, run, 0), what="the state of the run")
+        look = RunStore.document if moment == "before it is compared" else RunStore.inconsistent_fields
+
+        async def is_gone() -> bool:
+            pages = [page async for page in stored.pages.documents(run.life.log_id)]
+            return not pages and not await document(stored.runs, run.run_id)
+
+        async def after_the_deletion(store: RunStore, run_id: str) -> object:
+            if not deleted:
+                deleted.append(run_id)
+                await runfold.delete_run(run_id)
+                await until(is_gone, what="the end of the run's data")
+            return await look(store, run_id)
+
+        deleted, document = list[str](), RunStore.document
+        monkeypatch.setattr(RunStore, look.__name__, after_the_deletion)
+
+        assert await stored.differences() == []
+        assert deleted == [run.run_id]
+
+
+async def test_verify_waits_for_a_projector_that_gets_on(
+    projected: Projected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is behind gets to the run later than `verify` waits without progress."""
+    document = await projected.runs.find_one({})
+    await projected.runs.delete_one({})
+    others = 0
+
+    async def fold_another() -> None:
+        nonlocal others
+        others += 1
+        record = document["record"].replace(projected.run.run_id, f"other-{others}")
+        await projected.runs.insert_one({**document, "_id": f"other-{others}", "record": record})
+
+    async def get_on() -> None:
+        for _ in range(8):
+            await fold_another()
+            await asyncio.sleep(0.3)
+        await projected.runs.insert_one(document)
+
+    getting_on = asyncio.create_task(get_on())
+    verifying = verify(
+        projected.stored.settings.log(), projected.stored.stores, run_id=projected.run.run_id, wait_seconds=1
+    )
+    found = [one async for _, of_run in verifying for one in of_run]
+    await getting_on
+
+    assert found == []
 
 
 async def test_verifying_again_and_again_while_projectors_work_finds_nothing(

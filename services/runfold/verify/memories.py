@@ -11,11 +11,9 @@ from runfold.log.partition_counts import counted
 from runfold.log.settings import LogSettings
 from runfold.log.shared import partitions_of
 from runfold.store.edition import Edition
-from runfold.verify.runs import WAIT_SECONDS
+from runfold.verify.patience import LOOK_SECONDS, WAIT_SECONDS
 from runfold.verify.shared import SharedDifference, differences, lag, left_out
 from runfold_projections.memory import MemoryRecord, Revision
-
-_LOOK_SECONDS = 0.1
 
 
 async def verify_memories(
@@ -50,7 +48,7 @@ async def verify_memories(
         ]
         if not result or asyncio.get_running_loop().time() > deadline:
             return len(stored), result
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def _unexpired(memories: LoggedMemories, now: datetime) -> dict[str, MemoryRecord]:

@@ -16,12 +16,13 @@ from runfold.archive.checking import damaged_runs
 from runfold.log.archived_logs import ARCHIVE
 from runfold.log.catalog_view import CatalogView
 from runfold.log.ends import LogEnds
-from runfold.log.reader import read_fetches
+from runfold.log.reader import LogGoneError, read_fetches
 from runfold.log.settings import LogSettings
 from runfold.store.edition import Edition
 from runfold.store.page import Page, extent_of, fault_of, packed_records, pages_of, read_document, unpack
 from runfold.store.run_state import RunState, state_of
 from runfold.store.state import own_scope
+from runfold.verify.patience import LOOK_SECONDS, WAIT_SECONDS, Patience
 from runfold_projections.activity import NO_ACTIVITY, fold_activity
 from runfold_projections.admission import Admission, Admitted, is_skipped
 from runfold_projections.chain import START, extend
@@ -32,9 +33,6 @@ from runfold_schemas.archive_errors import ArchiveDamagedError
 from runfold_schemas.codec import Record
 from runfold_schemas.errors import DamagedError, UnavailableError
 from runfold_schemas.topics import Partition, RunTopic
-
-WAIT_SECONDS = 5.0
-_LOOK_SECONDS = 0.1
 
 
 class Difference(NamedTuple):
@@ -57,8 +55,9 @@ async def verify(
     run.
 
     Projectors may work meanwhile. So a run is compared up to its state in MongoDB, for which
-    `verify` waits until the state reaches the end that the log had at the beginning. Differences
-    are checked again. Both take `wait_seconds` at most, for all runs together.
+    `verify` waits until the state reaches the end that the log had at the beginning, as long as
+    projectors get on (see `Patience`). Differences are checked again, for `wait_seconds` at most.
+    A run that is deleted meanwhile is left out.
 
     A run that is damaged in the archive has one difference that says so, whatever else differs.
 
@@ -68,7 +67,8 @@ async def verify(
     """
     # Topics are listed after the runs in MongoDB, because a run's topic exists before the run is in
     # MongoDB.
-    stored = {name async for name, _ in stores.runs.progress() if run_id in (None, name)}
+    progress = {name: position async for name, position in stores.runs.progress()}
+    stored = {name for name in progress if run_id in (None, name)}
     async with LogEnds.connect(log) as ends:
         topics = {
             name: life for name, life in (await ends.run_topics()).items() if run_id in (None, life.run_id)
@@ -77,6 +77,7 @@ async def verify(
     for entry in await stores.quarantine.all(kind="run"):
         end_of[entry.topic] = min(end_of.get(entry.topic, 0), entry.offset)
     deadline = asyncio.get_running_loop().time() + wait_seconds
+    patience = Patience(stores, folded=sum(progress.values()), wait_seconds=wait_seconds)
     unread: dict[str, UnavailableError] = {}
     damaged = {error.run_id: error for error in await _damaged(log, run_id)}
     async with CatalogView.connect(log) as catalog:
@@ -87,7 +88,7 @@ async def verify(
                 topics[topic] = RunTopic(name, sealed.log_id)
                 end_of[topic] = min(sealed.end, end_of.get(topic, sealed.end))
         for topic, life in sorted(topics.items()):
-            comparison = _Comparison(log, topic, life, end_of[topic], stores, catalog)
+            comparison = _Comparison(log, topic, life, end_of[topic], stores, catalog, patience)
             try:
                 differences = await comparison.differences(deadline=deadline)
             except ArchiveDamagedError as error:
@@ -133,7 +134,7 @@ async def _without_topic(stores: Edition, run_ids: set[str], *, deadline: float)
         run_ids = run_ids & {name async for name, _ in stores.runs.progress()}
         if asyncio.get_running_loop().time() > deadline:
             break
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(LOOK_SECONDS)
     return run_ids
 
 
@@ -150,13 +151,23 @@ class _Comparison:
     end: int
     stores: Edition
     catalog: CatalogView
+    patience: Patience
 
     async def differences(self, *, deadline: float) -> list[Difference] | None:
         """The differences. None if there is nothing to compare: MongoDB has another life of the
-        run, or the log is empty.
+        run, the log is empty, or the run was deleted meanwhile.
         """
         try:
-            state = await self._settled(deadline=deadline)
+            found = await self._found(deadline=deadline)
+        except LogGoneError:
+            if await self._is_over():
+                return None
+            raise
+        return None if found and await self._is_over() else found
+
+    async def _found(self, *, deadline: float) -> list[Difference] | None:
+        try:
+            state = await self._settled()
         except DamagedError as error:
             return [Difference(self.life.run_id, "wrong state", error.reason)]
         if state is None:
@@ -167,7 +178,7 @@ class _Comparison:
         faults = await self._faults(state)
         while faults:
             # Pages may be replaced while they are read, so only faults that every look finds count.
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
             again = await self._faults(await self._current() or state)
             faults = [fault for fault in faults if fault in again]
             if asyncio.get_running_loop().time() > deadline:
@@ -178,14 +189,19 @@ class _Comparison:
             faults.append(("stale state", stale, reached))
         return [Difference(self.life.run_id, kind, detail, offset) for kind, detail, offset in faults]
 
-    async def _settled(self, *, deadline: float) -> RunState | None:
-        """The state as soon as it reaches `end`, or at the deadline."""
+    async def _settled(self) -> RunState | None:
+        """The state as soon as it reaches `end`, or when nothing is to be waited for."""
         while True:
             state = await self._current()
             reached = state.record.next_offset if state else 0
-            if reached >= self.end or asyncio.get_running_loop().time() > deadline:
+            if reached >= self.end or await self._is_over() or not await self.patience.lasts():
                 return state
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _is_over(self) -> bool:
+        """Whether this life of the run has been deleted."""
+        life = await self.catalog.lookup(self.life.run_id)
+        return life is not None and (life.deleted or life.log_id != self.life.log_id)
 
     async def _current(self) -> RunState | None:
         """The stored state. Raises `DamagedError`."""

@@ -9,11 +9,10 @@ from runfold.log.settings import LogSettings
 from runfold.log.shared import partitions_of
 from runfold.store.edition import Edition
 from runfold.store.state import own_scope
-from runfold.verify.runs import WAIT_SECONDS, describe_difference
+from runfold.verify.patience import LOOK_SECONDS, WAIT_SECONDS
+from runfold.verify.runs import describe_difference
 from runfold.verify.shared import SharedDifference, differences, lag, left_out
 from runfold_projections.state import Value
-
-_LOOK_SECONDS = 0.1
 
 Values = Mapping[tuple[str, str], Value]
 """Values by scope and key."""
@@ -47,7 +46,7 @@ async def verify_sessions(
         ]
         if not result or asyncio.get_running_loop().time() > deadline:
             return len(stored), result
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def _value_differences(expected: Values, stored: Values) -> Iterator[SharedDifference]:
