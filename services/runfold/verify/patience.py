@@ -8,7 +8,7 @@ WAIT_SECONDS = 5.0
 LOOK_SECONDS = 0.1
 
 _ROUNDS_MAX = 12
-"""After this many times `wait_seconds` a projector that folds other runs will not get to this one."""
+"""After this many times `wait_seconds`, a projector that folds other runs is not waited for."""
 
 
 class Patience:
