@@ -142,6 +142,34 @@ async def test_a_connection_is_given_up_before_the_server_closes_it(monkeypatch:
     assert connections == 2
 
 
+@pytest.mark.parametrize("ending", ["closed", "reset"])
+async def test_a_read_is_sent_once_more_if_its_connection_closes_and_a_change_is_not(
+    ending: str, caplog: pytest.LogCaptureFixture
+):
+    asked: list[bytes] = []
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).split()[0])
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        with suppress(asyncio.IncompleteReadError):
+            asked.append((await reader.readuntil(b"\r\n\r\n")).split()[0])
+        if ending == "reset":
+            writer.transport.abort()
+        writer.close()
+
+    async with await asyncio.start_server(answer_once, "127.0.0.1", 0) as server:
+        client = HttpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        with caplog.at_level("INFO", "runfold"):
+            assert [await client.call("GET", "runs") for _ in range(2)] == [b"{}"] * 2
+        with pytest.raises(UnavailableError):
+            await client.call("POST", "runs", json=b"{}")
+        await client.close()
+
+    assert asked == [b"GET", b"GET", b"GET", b"POST"]
+    [line] = [record.getMessage() for record in caplog.records if "once more" in record.getMessage()]
+    assert line.startswith("the connection of GET runs closed before its answer")
+
+
 async def test_an_error_without_a_text_is_named(monkeypatch: pytest.MonkeyPatch):
     async def time_out(*_: object, **__: object) -> None:
         raise httpx.ReadTimeout("")

@@ -1,9 +1,11 @@
 """Requests to Runfold's HTTP API. A problem document becomes the error that it describes, with its
 facts.
 
-No request is repeated automatically.
+A read whose connection closed before the answer is sent once more: the API or a gateway may close a
+kept connection at the moment of its next use. No other request is repeated automatically.
 """
 
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -25,6 +27,7 @@ try:
 except ImportError as error:
     raise ImportError("clients of Runfold's API need httpx: pip install 'runfold[adk]'") from error
 
+_log = logging.getLogger(__name__)
 
 API_KEY_VARIABLE: Final = "RUNFOLD_API_KEY"
 """The variable with the key of a client that was given none."""
@@ -72,15 +75,28 @@ class HttpClient:
             headers["Content-Type"] = "application/json"
         options["headers"] = headers
         try:
-            response = await self._connection.run(
-                lambda client: client.request(method, f"{self.url}/v1/{path}", **options)
-            )
+            response = await self._connection.run(partial(self._response, method, path, options))
         except httpx.HTTPError as error:
             reason = f"{self.url}: {str(error) or type(error).__name__}"
             raise UnavailableError("Runfold", reason=reason) from error
         if response.is_success:
             return response.content
         raise error_of(response)
+
+    async def _response(
+        self, method: str, path: str, options: Mapping[str, Any], client: httpx.AsyncClient
+    ) -> httpx.Response:
+        url = f"{self.url}/v1/{path}"
+        try:
+            return await client.request(method, url, **options)
+        except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as error:
+            if method != "GET":
+                raise
+            reason = str(error) or type(error).__name__
+            _log.info(
+                "the connection of GET %s closed before its answer (%s): asking once more", path, reason
+            )
+            return await client.request(method, url, **options)
 
 
 class HttpVerbs:
