@@ -20,9 +20,8 @@ from aiokafka.protocol.types import Array, Int8, Int16, Int32, Schema, String
 from tests.processes import until
 
 from runfold.local import Service, free_port
-from runfold.local.java import find_java
-from runfold.local.kafka import SETTINGS, Java
-from runfold.local.kafka_jars import kafka_jars
+from runfold.local.kafka import SETTINGS
+from runfold.local.kafka_classes import kafka_java
 from runfold.local.readiness import ready_line
 from runfold.local.service import run_to_end
 from runfold_schemas.topics import Partition
@@ -140,8 +139,7 @@ async def cluster(
     folder: Path, *, settings: Mapping[str, str], own: Sequence[Mapping[str, str]] = ({}, {})
 ) -> AsyncIterator[Cluster]:
     """Brokers with these settings beside those of the local stack, and each with its own."""
-    program = find_java()
-    java = Java(program=program, jars=await kafka_jars(program, progress=print), heap_mb=HEAP_MB)
+    java = await kafka_java(heap_mb=HEAP_MB, progress=print)
     nodes = range(1, len(own) + 1)
     ports, controller_port = {node: free_port() for node in nodes}, free_port()
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()

@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from runfold.local import free_port
-from runfold.local.java import find_java
-from runfold.local.kafka import Java, kafka_service
-from runfold.local.kafka_jars import kafka_jars
+from runfold.local.kafka import kafka_service
+from runfold.local.kafka_classes import kafka_java
 
 USER, PASSWORD = "runfold", "right-password"
 ADMIN = "admin"
@@ -27,8 +26,7 @@ async def secured_kafka(
     """The address of the secured listener: PLAIN for the users and the administrator, SCRAM for
     none, OAUTHBEARER for any unsigned token. A topic without ACLs is open to all users, or to none.
     """
-    program = find_java()
-    java = Java(program=program, jars=await kafka_jars(program, progress=print), heap_mb=256)
+    java = await kafka_java(heap_mb=256, progress=print)
     port, secured = free_port(), free_port()
     service = await kafka_service(java, data_dir=folder, port=port, controller_port=free_port())
     properties = folder / "kafka.properties"

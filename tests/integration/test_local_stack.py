@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -31,7 +32,9 @@ from runfold.local import (
 from runfold.local import java as java_module
 from runfold.local import mongo as mongo_module
 from runfold.local import stack as stack_module
+from runfold.local.cache import cache_dir
 from runfold.local.java import find_java
+from runfold.local.kafka_classes import kafka_java
 from runfold.local.kafka_jars import KAFKA_VERSION, kafka_jars
 from runfold.local.lock import exclusive
 from runfold.local.mongo import find_mongod
@@ -199,6 +202,34 @@ async def test_a_download_that_is_interrupted_leaves_no_half_cache(monkeypatch, 
     assert not [path for path in (tmp_path / "runfold").iterdir() if path.is_dir()]
 
 
+async def test_kafka_starts_with_the_classes_that_an_earlier_start_has_kept(tmp_path):
+    async with LocalStack(data_dir=tmp_path) as stack:
+        maps = Path(f"/proc/{stack.kafka_server.pid}/maps").read_text()
+
+    assert str((await kafka_java(progress=print)).classes) in maps
+
+
+async def test_the_classes_are_kept_once_for_each_java(monkeypatch, tmp_path):
+    with_jars(tmp_path, monkeypatch)
+    said = []
+
+    kept, same = await asyncio.gather(*(kafka_java(progress=said.append) for _ in range(2)))
+
+    assert kept == same
+    assert kept.classes.parent == kept.jars
+    assert said == ["keeping Kafka's classes for faster starts (only this once)"]
+    assert not [path for path in kept.jars.iterdir() if path.is_dir()]
+
+
+async def test_a_java_that_cannot_keep_classes_starts_kafka_without(monkeypatch, tmp_path):
+    with_jars(tmp_path, monkeypatch)
+    script = f'case "$*" in *ArchiveClassesAtExit*) exit 1;; esac\nexec {find_java()} "$@"'
+    monkeypatch.setenv("JAVA_HOME", str(program(tmp_path / "java" / "bin" / "java", script).parents[1]))
+
+    for _ in range(2):
+        assert (await kafka_java(progress=print)).classes is None
+
+
 async def test_a_failed_start_is_one_line_with_the_reason_and_the_log(tmp_path):
     log = tmp_path / "log"
     service = python("print('hm'); print('error: the disk is full'); raise SystemExit(3)", log=log)
@@ -295,17 +326,31 @@ def python(code: str, *, log: Path, **options) -> Service:
 def maven(folder: Path, monkeypatch, then: str) -> Path:
     """Put a `mvn` on the PATH that makes one jar, and return the file that counts its calls."""
     calls = folder / "calls"
-    program = folder / "bin" / "mvn"
-    program.parent.mkdir()
-    program.write_text(
-        "#!/bin/sh\n"
+    script = (
         'for argument; do case "$argument" in -DoutputDirectory=*) target="${argument#*=}";; esac; done\n'
-        f'mkdir -p "$target"; touch "$target/kafka.jar"; echo called >> {calls}; {then}\n'
+        f'mkdir -p "$target"; touch "$target/kafka.jar"; echo called >> {calls}; {then}'
     )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    own = program(folder / "bin" / "mvn", script)
+    monkeypatch.setenv("PATH", f"{own.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return calls
+
+
+def program(path: Path, script: str) -> Path:
+    """A program that runs the lines of a shell."""
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def with_jars(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives the test a cache of its own, which has Kafka's jars and nothing else."""
+    own = folder / "runfold" / f"kafka-{KAFKA_VERSION}"
+    own.mkdir(parents=True)
+    for jar in (cache_dir() / own.name).glob("*.jar"):
+        shutil.copy(jar, own)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -12,6 +12,7 @@ from .java_options import count_logs, java_options
 from .readiness import ready_line
 from .service import Service, run_to_end
 
+SERVER = "kafka.Kafka"
 LOG4J = Path(__file__).with_name("kafka_server") / "log4j2.properties"
 
 SETTINGS = {
@@ -65,15 +66,22 @@ must be at least twice as frequent.
 @dataclass(frozen=True, kw_only=True)
 class Java:
     """The Java that runs Kafka's classes. Its heap follows the number of logs, unless `heap_mb` is
-    given.
+    given. `classes` are those that it does not load anew, and `records_classes` is where a broker
+    that stops writes them.
     """
 
     program: Path
     jars: Path
     heap_mb: int | None = None
+    classes: Path | None = None
+    records_classes: Path | None = None
 
     def command(self, main_class: str, *arguments: str, logs: int = 0) -> list[str]:
         options = java_options(logs, heap_mb=self.heap_mb)
+        if self.classes is not None:
+            options.append(f"-XX:SharedArchiveFile={self.classes}")
+        if self.records_classes is not None and main_class == SERVER:
+            options.append(f"-XX:ArchiveClassesAtExit={self.records_classes}")
         logging = f"-Dlog4j2.configurationFile={LOG4J}"
         return [str(self.program), *options, logging, "-cp", f"{self.jars}/*", main_class, *arguments]
 
@@ -96,7 +104,7 @@ async def kafka_service(
     return Service(
         "Kafka",
         # Decided at each start, because there may be more logs than at the start before.
-        lambda: java.command("kafka.Kafka", str(properties), *_session(log_dir), logs=count_logs(log_dir)),
+        lambda: java.command(SERVER, str(properties), *_session(log_dir), logs=count_logs(log_dir)),
         ready=ready_line("Kafka Server started"),
         log=data_dir / "kafka.log",
         inherit=inherit,

@@ -19,9 +19,8 @@ from typing import Self
 from runfold.store.replica_set import REPLICA_SET
 
 from .errors import DirectoryError, StartError
-from .java import find_java
-from .kafka import Java, kafka_service
-from .kafka_jars import kafka_jars
+from .kafka import kafka_service
+from .kafka_classes import kafka_java
 from .lock import exclusive
 from .mongo import mongo_service
 from .ports import free_port
@@ -103,11 +102,10 @@ class LocalStack:
         await self._exit.aclose()
 
     async def _start_kafka(self, lock: int) -> None:
-        program = find_java()
-        jars = await kafka_jars(program, progress=self._progress)
+        java = await kafka_java(heap_mb=self._kafka_heap_mb, progress=self._progress)
         while True:
             self.kafka_server = await kafka_service(
-                Java(program=program, jars=jars, heap_mb=self._kafka_heap_mb),
+                java,
                 data_dir=self.data_dir,
                 port=self._kafka_port,
                 controller_port=free_port(),
