@@ -3,6 +3,7 @@ skipped.
 """
 
 import asyncio
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -106,7 +107,9 @@ async def test_a_memory_that_cannot_be_folded_waits_alone(
         changing = asyncio.create_task(memories.update("b", "bad", {"fact": MARKED}))
         entries = await quarantined(stored)
         await memories.update("b", "good", {"fact": "still here"})
-        before = await memories.get("b", "bad")
+        # A client refuses to read it from the moment in which it notices the quarantine.
+        key = memory_key("b", "bad")
+        before = (await stored.stores.memories.get([key], now=datetime.now(UTC)))[key]
         check_undisturbed(projector, pid)
         changing.cancel()
         await asyncio.gather(changing, return_exceptions=True)
@@ -126,7 +129,7 @@ async def test_a_memory_that_cannot_be_folded_waits_alone(
             await mended.stop()
 
     assert [(entry.kind, entry.name) for entry in entries] == [("key", memory_key("b", "bad"))]
-    assert before.memory.fact == "before", "the last good state is served"
+    assert before.memory.fact == "before", "the last good state is kept"
     assert after.memory.fact == MARKED
     assert differences == []
     await check_memories_rebuild(settings)

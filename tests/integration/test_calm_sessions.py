@@ -46,6 +46,21 @@ async def quiet(
         yield reader, places
 
 
+def _noted_waits(reader: TailReader, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The waits of the fetches of this reader, from now on. A process may have other readers."""
+    waits: list[int] = []
+    fetch = FetchSession.fetch
+
+    async def noted(session: FetchSession, wait_ms: int) -> object:
+        brokers = reader.tail._placing.brokers.values()
+        if any(session in (broker.hot, *broker.colds) for broker in brokers):
+            waits.append(wait_ms)
+        return await fetch(session, wait_ms)
+
+    monkeypatch.setattr(FetchSession, "fetch", noted)
+    return waits
+
+
 def _broker(reader: TailReader) -> HotAndCold:
     [broker] = reader.tail._placing.brokers.values()
     return broker
@@ -62,14 +77,8 @@ async def _are_cold(reader: TailReader, places: list[Partition]) -> None:
 async def test_no_fetch_waits_for_quiet_partitions(
     quiet: tuple[TailReader, list[Partition]], monkeypatch: pytest.MonkeyPatch
 ):
-    waits: list[int] = []
-    fetch = FetchSession.fetch
-
-    async def noted(session: FetchSession, wait_ms: int) -> object:
-        waits.append(wait_ms)
-        return await fetch(session, wait_ms)
-
-    monkeypatch.setattr(FetchSession, "fetch", noted)
+    reader, _ = quiet
+    waits = _noted_waits(reader, monkeypatch)
     began = time.monotonic()
     await asyncio.sleep(2.5 * LOOK_SECONDS)
 
@@ -128,17 +137,10 @@ async def test_partitions_leave_the_hot_session_while_others_stay_quiet(
 async def test_hot_fetches_wait_longer_while_no_record_comes(
     kafka: str, prefix: str, appender: Appender, monkeypatch: pytest.MonkeyPatch
 ):
-    waits: list[int] = []
-    fetch = FetchSession.fetch
-
-    async def noted(session: FetchSession, wait_ms: int) -> object:
-        waits.append(wait_ms)
-        return await fetch(session, wait_ms)
-
-    monkeypatch.setattr(FetchSession, "fetch", noted)
     at = Partition(f"{prefix}.run.hot", 0)
     await create_topics(kafka, [at.topic])
     async with TailReader.connect(kafka, pace=Pace(hot_seconds=3600)) as reader:
+        waits = _noted_waits(reader, monkeypatch)
         reader.follow(at)
 
         async def are_long() -> bool:

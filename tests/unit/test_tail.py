@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,13 +26,19 @@ SETTINGS = LogSettings(kafka="localhost:9092", partitions=12)
 
 
 class OneBroker(Leaders):
-    """A broker that leads every partition."""
+    """A broker that leads every partition. `answers` are those to the next fetches."""
 
-    @classmethod
-    @asynccontextmanager
-    async def connect(cls, settings: LogSettings, **_: object) -> AsyncIterator[Leaders]:
+    def __init__(self) -> None:
         client: Any = SimpleNamespace(cluster=ClusterMetadata())
-        yield OneBroker(client)
+        super().__init__(client)
+        self.answers: deque[list[Answer] | Exception] = deque()
+
+    async def fetch(self) -> list[Answer]:
+        await asyncio.sleep(0.001)
+        answer = self.answers.popleft() if self.answers else []
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def leader(self, at: Partition) -> int | None:
         return 1
@@ -49,20 +54,16 @@ class OneBroker(Leaders):
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> deque[list[Answer] | Exception]:
-    """The answers to the next fetches."""
-    answers: deque[list[Answer] | Exception] = deque()
+def broker(monkeypatch: pytest.MonkeyPatch) -> OneBroker:
+    broker, fetch = OneBroker(), FetchSession.fetch
 
-    async def fetch(session: FetchSession, wait_ms: int) -> list[Answer]:
-        await asyncio.sleep(0.001)
-        answer = answers.popleft() if answers else []
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    async def fetch_from(session: FetchSession, wait_ms: int) -> list[Answer]:
+        # A client that another test has left at work asks its own broker.
+        is_ours = session._client is broker.client
+        return await (broker.fetch() if is_ours else fetch(session, wait_ms))
 
-    monkeypatch.setattr(FetchSession, "fetch", fetch)
-    monkeypatch.setattr(Leaders, "connect", OneBroker.connect)
-    return answers
+    monkeypatch.setattr(FetchSession, "fetch", fetch_from)
+    return broker
 
 
 def records(first: int, count: int) -> bytes:
@@ -79,15 +80,13 @@ async def parts(tail: Tail, end: int) -> list[FetchedRecords]:
     return yielded
 
 
-async def test_a_damaged_batch_that_is_answered_twice_costs_no_record(
-    answers: deque[list[Answer] | Exception],
-):
+async def test_a_damaged_batch_that_is_answered_twice_costs_no_record(broker: OneBroker):
     damaged = records(100, 10)[:-1] + b"x"
-    answers += [
+    broker.answers += [
         [Answer(A, 100, 0, 110, damaged)],
         [Answer(A, 100, 0, 113, damaged + records(110, 3))],
     ]
-    async with Tail.connect(SETTINGS) as tail:
+    async with Tail.connect(SETTINGS, leaders=broker) as tail:
         tail.follow(A, 100)
         yielded = await parts(tail, 113)
 
@@ -96,31 +95,28 @@ async def test_a_damaged_batch_that_is_answered_twice_costs_no_record(
     assert [(batch.offset, batch.next_offset) for batch in unreadable] == [(100, 110)]
 
 
-async def test_what_waits_of_a_deleted_log_is_dropped_if_the_log_is_made_anew(
-    answers: deque[list[Answer] | Exception],
-):
-    answers += [
+async def test_what_waits_of_a_deleted_log_is_dropped_if_the_log_is_made_anew(broker: OneBroker):
+    broker.answers += [
         [Answer(A, 100, 0, 150, records(100, 10))],
         [Answer(A, 110, 0, 150, records(110, 40))],
     ]
-    async with Tail.connect(SETTINGS) as tail:
+    async with Tail.connect(SETTINGS, leaders=broker) as tail:
         tail.follow(A, 100)
-        while answers:  # the first answer waits for the caller, and the second one for the first
-            await asyncio.sleep(0.001)
+        # The first answer waits for the caller, and the second one for the first.
+        await until(lambda: are_asked(broker), what="the fetches")
         cold: Any = object()
         await tail._take(cold, [Answer(A, 110, OUT_OF_RANGE, -1, b"")])
-        while not tail.rewound:
-            await asyncio.sleep(0.001)
-        answers.append([Answer(A, 0, 0, 20, records(0, 20))])
+        await until(lambda: is_rewound(tail), what="the new beginning")
+        broker.answers.append([Answer(A, 0, 0, 20, records(0, 20))])
         yielded = await parts(tail, 20)
 
     assert tail.rewound == {A: 110}
     assert [record.offset for part in yielded for record in part.records] == list(range(20))
 
 
-async def test_a_tail_that_failed_says_so_at_each_call_and_closes(answers: deque[list[Answer] | Exception]):
-    answers.append(ValueError("a bug"))
-    async with Tail.connect(SETTINGS) as tail:
+async def test_a_tail_that_failed_says_so_at_each_call_and_closes(broker: OneBroker):
+    broker.answers.append(ValueError("a bug"))
+    async with Tail.connect(SETTINGS, leaders=broker) as tail:
         tail.follow(A, 0)
         for _ in range(2):
             with pytest.raises(ValueError, match="a bug"):
@@ -128,7 +124,7 @@ async def test_a_tail_that_failed_says_so_at_each_call_and_closes(answers: deque
 
 
 async def test_a_partition_that_is_unfollowed_at_once_leaves_the_tail_at_work(
-    answers: deque[list[Answer] | Exception], monkeypatch: pytest.MonkeyPatch
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch
 ):
     with_leader: set[Partition] = set()
 
@@ -138,28 +134,34 @@ async def test_a_partition_that_is_unfollowed_at_once_leaves_the_tail_at_work(
 
     monkeypatch.setattr(OneBroker, "leader", lambda _, at: 1 if at in with_leader else None)
     monkeypatch.setattr(OneBroker, "find", find)
-    async with Tail.connect(SETTINGS) as tail:
+    async with Tail.connect(SETTINGS, leaders=broker) as tail:
         await asyncio.sleep(0.001)  # the tail waits for a partition without a leader
         tail.follow(A, 100)
         tail.unfollow(A)
         await asyncio.sleep(0.001)
         assert with_leader == set()
 
-        answers.append([Answer(A, 100, 0, 110, records(100, 10))])
+        broker.answers.append([Answer(A, 100, 0, 110, records(100, 10))])
         tail.follow(A, 100)
         yielded = await parts(tail, 110)
 
     assert [record.offset for part in yielded for record in part.records] == list(range(100, 110))
 
 
-async def test_a_catalog_view_says_why_it_cannot_read_and_then_reads_again(
-    answers: deque[list[Answer] | Exception],
-):
-    async with CatalogView.connect(SETTINGS) as view:
+async def test_a_catalog_view_says_why_it_cannot_read_and_then_reads_again(broker: OneBroker):
+    async with CatalogView.connect(SETTINGS, leaders=broker) as view:
         await view.follow_all()
-        answers.append(ValueError("a bug"))
+        broker.answers.append(ValueError("a bug"))
         await until(lambda: fails(view, "a bug"), what="the error")
         await until(lambda: fails(view, ""), what="the end of the error")
+
+
+async def are_asked(broker: OneBroker) -> bool:
+    return not broker.answers
+
+
+async def is_rewound(tail: Tail) -> bool:
+    return bool(tail.rewound)
 
 
 async def fails(view: CatalogView, reason: str) -> bool:
