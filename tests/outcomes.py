@@ -21,7 +21,7 @@ class Outcomes:
     has a word of pytest for each test that ended: passed, failed, skipped, xfailed, xpassed, or
     error if its setup failed. `failures` has the failures of calls and setups in full. `faults` are
     sentences about everything else that went wrong: a worker that died, an error of collection or
-    of teardown.
+    of teardown. `seconds` is how long each test took with its setup and teardown.
     """
 
     root: str = ""
@@ -29,6 +29,7 @@ class Outcomes:
     final: dict[str, str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -68,6 +69,8 @@ class _Recorder:
             self._outcomes.faults.append(f"collection failed: {report.nodeid}")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        seconds = self._outcomes.seconds
+        seconds[report.nodeid] = seconds.get(report.nodeid, 0.0) + report.duration
         category, *_ = self._config.hook.pytest_report_teststatus(report=report, config=self._config)
         if report.when == "teardown" and report.failed:
             self._outcomes.faults.append(f"teardown failed: {report.nodeid}")

@@ -8,8 +8,9 @@ full. The session is green only if every test that was collected has passed, or 
 last run. Everything else that goes wrong is red at once: a worker that dies, an error of collection
 or of teardown, an interruption.
 
-The line before the last is the number of flaky tests, and the last one is the total of both runs in
-pytest's form. The exit code is pytest's, or 1.
+A file whose tests take more than a minute is listed as SLOW. The line before the last is the number
+of flaky tests, and the last one is the total of both runs in pytest's form. The exit code is
+pytest's, or 1.
 """
 
 import argparse
@@ -18,16 +19,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from operator import itemgetter
 from pathlib import Path
 
 from tests.outcomes import Outcomes
 
 FAILED_MAX = 12
 """More failures than this are not chance."""
+
+FILE_SECONDS_MAX = 60
+"""The tests of a file run one after the other, so the longest file bounds the whole run."""
 
 IN_WORKERS = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0"]
 IN_ONE_PROCESS = ["-n", "0"]
@@ -102,6 +107,8 @@ def report(sessions: Sequence[Session], faults: Sequence[str]) -> int:
     failed = [test for test in final if final[test] in ("failed", "error")]
     unproven = [test for test in first.failed if test not in {*flaky, *failed}]
     print()
+    for file, seconds in slow_files(first.outcomes):
+        print(f"SLOW {file} took {seconds:.0f} s")
     for test in flaky:
         print(f"FLAKY {test}\n{first.outcomes.failures[test]}\n")
     for test in unproven:
@@ -113,6 +120,15 @@ def report(sessions: Sequence[Session], faults: Sequence[str]) -> int:
     if faults or failed or unproven:
         return max(last.code, 1)
     return 0
+
+
+def slow_files(outcomes: Outcomes) -> list[tuple[str, float]]:
+    """The files that take longer than they may, the slowest first."""
+    files: defaultdict[str, float] = defaultdict(float)
+    for test, seconds in outcomes.seconds.items():
+        files[test.partition("::")[0]] += seconds
+    slow = [(file, seconds) for file, seconds in files.items() if seconds > FILE_SECONDS_MAX]
+    return sorted(slow, key=itemgetter(1), reverse=True)
 
 
 def total(final: dict[str, str], *, seconds: float) -> str:

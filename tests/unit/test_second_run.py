@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.outcomes import Outcomes
+from tests.run import slow_files
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 120
@@ -249,3 +251,9 @@ def test_a_suite_without_tests_is_red(tmp_path: Path) -> None:
 
     assert (ended.code, ended.runs) == (5, 1)
     assert ended.last_lines == ["FLAKY: 0", "no tests ran"]
+
+
+def test_files_that_take_too_long_are_named_the_slowest_first() -> None:
+    seconds = {"a.py::one": 40.0, "b.py::one": 90.0, "a.py::two": 40.0, "c.py::one": 60.0}
+
+    assert slow_files(Outcomes(seconds=seconds)) == [("b.py", 90.0), ("a.py", 80.0)]
