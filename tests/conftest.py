@@ -3,10 +3,13 @@
 import functools
 import gc
 import logging
+import os
 import random
 import ssl
+import tempfile
 from collections.abc import AsyncIterator, Generator
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -18,8 +21,12 @@ from runfold.settings import Settings
 from runfold.telemetry import outages
 
 from . import conversations
+from .leftovers import OwnFolder
 from .seeds import VARIABLE, is_random, random_of, session_seed
 from .servers import OwnSettings, Servers, servers, source
+
+_FILE = pytest.StashKey[Path]()
+"""The file whose tests run."""
 
 # aiokafka logs every retry, and tests make it retry.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
@@ -42,9 +49,37 @@ hypothesis.settings.load_profile("runfold")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives Hypothesis the seed of the session, unless the command line gives it another one."""
+    """Gives Hypothesis the seed of the session, and the session a folder for all temporary files,
+    unless the command line gives others.
+    """
     if config.getoption("hypothesis_seed") is None:
         config.option.hypothesis_seed = str(session_seed())
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker and config.option.basetemp is None:
+        config.pluginmanager.register(_Temporary(config))
+
+
+class _Temporary:
+    """The folder of a session. It stays if a test fails."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._failed = False
+        self._folder = OwnFolder(prefix="runfold-")
+        config.option.basetemp = str(self._folder.path / "pytest")
+        # For workers, services, and libraries.
+        os.environ["TMPDIR"] = tempfile.tempdir = str(self._folder.path)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        if self._failed:
+            self._folder.keep()
+        else:
+            self._folder.close()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        self._failed = bool(terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"))
+        if self._failed:
+            terminalreporter.write_line(f"temporary files: {self._folder.path}")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -97,10 +132,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Between two modules, when the fixtures of the first are gone."""
-    if nextitem is None or nextitem.path != item.path:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before the first test of a file. At the end of the last one pytest still holds its fixtures,
+    and what they leave in cycles would never be collected.
+    """
+    if item.session.stash.get(_FILE, None) != item.path:
+        item.session.stash[_FILE] = item.path
         _keep_out_of_collections()
 
 

@@ -3,11 +3,13 @@ stores.
 """
 
 import asyncio
+import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from weakref import WeakSet
 
 from pydantic import Secret, SecretStr
 from tests.forking import ForkedService
@@ -25,6 +27,12 @@ from runfold.verify.runs import Difference, verify
 
 DEADLINE_SECONDS = 60.0
 """How long a test waits for what it expects. A busy machine delays anything by seconds."""
+
+_LOG_CHARACTERS = 4_000
+"""How much of a service's log a failure shows."""
+
+_services: WeakSet[Service] = WeakSet()
+"""The services that tests have made."""
 
 START_SECONDS = 180.0
 """How long a service may take to start without visible progress: it may have a small share of the
@@ -50,7 +58,7 @@ def http_service(
     health = port + 1 if part == "projector" else port
     # Another version is another Python program: it has to be imported.
     kind = Service if roots else ForkedService
-    return kind(
+    service = kind(
         f"{part} {worker_id}".strip(),
         [sys.executable, "-m", "runfold.cli", "serve", part, "--port", str(port)],
         ready=ready_url(f"http://127.0.0.1:{health}/health/ready"),
@@ -59,6 +67,8 @@ def http_service(
         start_seconds=START_SECONDS,
         grace_seconds=5,
     )
+    _services.add(service)
+    return service
 
 
 def environment(settings: Settings, *, roots: str = "") -> dict[str, str]:
@@ -143,16 +153,37 @@ async def append_raw(runfold: Runfold, run: Run, value: bytes = b"garbage") -> N
 async def until(
     holds: Callable[[], Awaitable[bool]], *, seconds: float = DEADLINE_SECONDS, what: str = "the condition"
 ) -> float:
-    """Waits for a condition and gives the seconds that it took; fails after the deadline. It looks
-    less often the longer it waits, because many looks take the time of the machine.
+    """Waits for a condition and gives the seconds that it took. It looks less often the longer it
+    waits, because many looks take the time of the machine.
+
+    Fails after the deadline, and at once if a service has ended by itself. Both show the log.
     """
     began, pause = time.monotonic(), 0.002
     while not await holds():
         waited = time.monotonic() - began
-        assert waited < seconds, f"{what} did not come true within {seconds} s"
+        if ended := [service for service in _services if _has_ended_by_itself(service)]:
+            raise AssertionError(f"waiting for {what}, {_told(ended)}")
+        if waited >= seconds:
+            raise AssertionError(f"{what} did not come true within {seconds} s; {_told(_services)}")
         await asyncio.sleep(pause)
         pause = min(1.5 * pause, max(0.05, min(waited / 40, 0.25)))
     return time.monotonic() - began
+
+
+def _has_ended_by_itself(service: Service) -> bool:
+    """Whether nobody has stopped it or killed it."""
+    code = service._process.returncode if service._process else None
+    return service.should_run and code not in (None, -signal.SIGKILL)
+
+
+def _told(services: Iterable[Service]) -> str:
+    """The state and the log of services that were started and not stopped."""
+    states = [
+        f"{service.name} {'runs' if service.running else 'has ended'}:\n{service.logged()[-_LOG_CHARACTERS:]}"
+        for service in services
+        if service.should_run
+    ]
+    return "\n".join(states) or "no service runs"
 
 
 async def soonest(measure: Callable[[], Awaitable[float]], *, seconds: float) -> float:

@@ -8,12 +8,13 @@ import gc
 import os
 import re
 import shutil
-import tempfile
 import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.leftovers import own_folder
 
 from runfold.local import LocalStack, free_port
 from runfold.local.kafka import SESSION, SETTINGS
@@ -55,11 +56,8 @@ async def servers() -> AsyncIterator[Servers]:
         async with containers() as addresses:
             yield addresses
     else:
-        # Not pytest's tmp_path, which keeps the last three: a database would stay behind each time.
-        with tempfile.TemporaryDirectory(
-            prefix="runfold-tests-", dir=fast_folder(), ignore_cleanup_errors=True
-        ) as folder:
-            async with LocalStack(data_dir=Path(folder)) as stack:
+        with own_folder(prefix="runfold-servers-", parent=fast_folder()) as folder:
+            async with LocalStack(data_dir=folder) as stack:
                 yield Servers(kafka=stack.kafka, mongo=stack.mongo)
 
 
