@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import resource
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -91,7 +92,8 @@ class Stack:
     @asynccontextmanager
     async def attacked(self, name: str, *, steps: int = 3, may_restart: bool = False) -> AsyncIterator[Harm]:
         """Runs the block while a healthy run goes on, and for `steps` of that run afterwards. Fails
-        if a process ends or begins anew, or the healthy run stops.
+        if a process ends or begins anew, or the healthy run stops. With `may_restart` a server is
+        away for a time: then a worker begins anew, and requests are answered with 503.
         """
         harm = Harm(name)
         pids = [each.pid for each in self.processes]
@@ -99,7 +101,9 @@ class Stack:
         for each in self.processes:
             _forget_peak(each)
             harm.before_mb[each.name] = _peak_mb(each)
-        async with explained(self.settings, *self.processes), _beside(self, harm) as healthy:
+        # Without a server, whoever asks is to ask again.
+        again = {503, 504} if may_restart else {504}
+        async with explained(self.settings, *self.processes), _beside(self, harm, again) as healthy:
             yield harm
             await healthy.goes_on(steps)
         for each, pid, begin in zip(self.processes, pids, logged, strict=True):
@@ -173,13 +177,16 @@ class _Healthy:
 
 
 @asynccontextmanager
-async def _beside(stack: Stack, harm: Harm) -> AsyncIterator[_Healthy]:
+async def _beside(stack: Stack, harm: Harm, again: Collection[int]) -> AsyncIterator[_Healthy]:
     # A client of its own, because the attacks' connections may be busy.
     async with httpx.AsyncClient(base_url=stack.url, timeout=ANSWER_SECONDS, limits=LIMITS) as client:
         opened = await client.post("/v1/runs", json={"agent_id": "healthy"})
         opened.raise_for_status()
         run = f"/v1/runs/{opened.json()['run_id']}"
-        tasks = [asyncio.create_task(_step(client, run, harm)), asyncio.create_task(_ping(client, harm))]
+        tasks = [
+            asyncio.create_task(_step(client, run, harm, again)),
+            asyncio.create_task(_ping(client, harm)),
+        ]
         healthy = _Healthy(harm, tasks)
         try:
             await healthy.goes_on(1)
@@ -193,21 +200,29 @@ async def _beside(stack: Stack, harm: Harm) -> AsyncIterator[_Healthy]:
                 raise result
 
 
-async def _step(client: httpx.AsyncClient, run: str, harm: Harm) -> None:
+async def _step(client: httpx.AsyncClient, run: str, harm: Harm, again: Collection[int]) -> None:
+    """Publishes and reads, again and again. After an answer with a status in `again`, it asks once
+    more.
+    """
+    publish = partial(client.post, f"{run}/events", json={"type": "user_message", "data": {"message": "?"}})
     while True:
         began = time.monotonic()
-        published = await client.post(
-            f"{run}/events", json={"type": "user_message", "data": {"message": "?"}}
-        )
+        published = await _answered(publish, again)
         assert published.status_code == 201, (harm.name, published.status_code, published.text)
-        offset = published.json()["offset"]
         # A busy machine may take longer than one wait.
-        while (read := await client.get(run, params={"min_offset": offset})).status_code == 504:
-            pass
+        read = await _answered(
+            partial(client.get, run, params={"min_offset": published.json()["offset"]}), again
+        )
         assert read.status_code == 200, (harm.name, read.status_code, read.text)
         harm.steps += 1
         harm.worst_seconds = max(harm.worst_seconds, time.monotonic() - began)
         await asyncio.sleep(min(STEP_SECONDS * harm.steps, STEP_SECONDS_MAX))
+
+
+async def _answered(ask: Callable[[], Awaitable[httpx.Response]], again: Collection[int]) -> httpx.Response:
+    while (answer := await ask()).status_code in again:
+        await asyncio.sleep(PING_SECONDS)
+    return answer
 
 
 async def _ping(client: httpx.AsyncClient, harm: Harm) -> None:
