@@ -60,7 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Temporary:
-    """The folder of a session. It stays if a test fails."""
+    """The folder of a session. It goes when the process has ended, because libraries remove their
+    own temporary files then, and it stays if a test fails.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._failed = False
@@ -73,8 +75,6 @@ class _Temporary:
     def pytest_unconfigure(self, config: pytest.Config) -> None:
         if self._failed:
             self._folder.keep()
-        else:
-            self._folder.close()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         self._failed = bool(terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"))

@@ -28,8 +28,6 @@ from runfold.verify.memories import verify_memories
 from runfold.verify.sessions import verify_sessions
 from runfold.verify.shared import SharedDifference
 from runfold_schemas.errors import RunNotFoundError
-from runfold_schemas.memories import bank_key
-from runfold_schemas.sessions import session_key
 
 QUARANTINED: Final = 3
 """The exit code if nothing differs, but something is in quarantine and therefore not folded."""
@@ -130,7 +128,7 @@ class _Comparison:
         compare: Callable[[LogSettings, Edition], Awaitable[tuple[int, list[SharedDifference]]]],
     ) -> None:
         self.differences += _print_differences(self._console, shared)
-        keys = {key for difference in shared if (key := _key_of(difference)) is not None}
+        keys = {difference.key for difference in shared if difference.key is not None}
         if keys and self._restore:
             try:
                 await self._refold(keys)
@@ -187,25 +185,9 @@ def _print_quarantined(console: Console, entries: Sequence[Quarantined], *, run_
     return len(shown)
 
 
-def _key_of(difference: SharedDifference) -> str | None:
-    """The key of the shared topics under which the difference lies."""
-    kind, _, name = difference.key.partition(" ")
-    match kind:
-        case "session":
-            return session_key(name)
-        case "bank":
-            return bank_key(name)
-        case "memory" | "head" | "state":
-            return name
-        case "revision":
-            return name.rpartition(" ")[0]
-        case _:
-            return None  # a stale position
-
-
 def _print_differences(console: Console, differences: Sequence[SharedDifference]) -> int:
     for difference in differences:
-        _print_difference(console, difference.kind, difference.key, difference.detail)
+        _print_difference(console, difference.kind, difference.place, difference.detail)
     return len(differences)
 
 

@@ -1,8 +1,7 @@
 """How long a comparison waits for projectors that work meanwhile."""
 
 import asyncio
-
-from runfold.store.edition import Edition
+from collections.abc import Awaitable, Callable
 
 WAIT_SECONDS = 5.0
 LOOK_SECONDS = 0.1
@@ -12,15 +11,17 @@ _ROUNDS_MAX = 12
 
 
 class Patience:
-    """Waits as long as the projectors of an edition get on: until nothing was folded for
-    `wait_seconds`, and for twelve times that at most.
+    """Waits as long as the projectors get on: until nothing was folded for `wait_seconds`, and for
+    twelve times that at most.
     """
 
-    def __init__(self, stores: Edition, *, folded: int, wait_seconds: float) -> None:
-        """`folded` is what `folded_records` gave at the beginning."""
+    def __init__(self, folded: Callable[[], Awaitable[int]], *, at: int, wait_seconds: float) -> None:
+        """`folded` gives the number of records that are folded, and `at` what it was at the
+        beginning.
+        """
         now = asyncio.get_running_loop().time()
-        self._stores = stores
         self._folded = folded
+        self._at = at
         self._wait_seconds = wait_seconds
         self._end = now + wait_seconds
         self._last_end = now + _ROUNDS_MAX * wait_seconds
@@ -32,14 +33,9 @@ class Patience:
             return True
         if now >= self._last_end:
             return False
-        before, self._folded = self._folded, await folded_records(self._stores)
-        if self._folded == before:
+        before, self._at = self._at, await self._folded()
+        if self._at == before:
             self._last_end = now
             return False
         self._end = now + self._wait_seconds
         return True
-
-
-async def folded_records(stores: Edition) -> int:
-    """The number of records in all runs of an edition."""
-    return sum([position async for _, position in stores.runs.progress()])

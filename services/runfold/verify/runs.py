@@ -16,6 +16,7 @@ from runfold.archive.checking import damaged_runs
 from runfold.log.archived_logs import ARCHIVE
 from runfold.log.catalog_view import CatalogView
 from runfold.log.ends import LogEnds
+from runfold.log.leaders import Leaders
 from runfold.log.reader import LogGoneError, read_fetches
 from runfold.log.settings import LogSettings
 from runfold.store.edition import Edition
@@ -69,18 +70,24 @@ async def verify(
     # MongoDB.
     progress = {name: position async for name, position in stores.runs.progress()}
     stored = {name for name in progress if run_id in (None, name)}
-    async with LogEnds.connect(log) as ends:
-        topics = {
-            name: life for name, life in (await ends.run_topics()).items() if run_id in (None, life.run_id)
-        }
-        end_of = await ends.ends(topics)
-    for entry in await stores.quarantine.all(kind="run"):
-        end_of[entry.topic] = min(end_of.get(entry.topic, 0), entry.offset)
     deadline = asyncio.get_running_loop().time() + wait_seconds
-    patience = Patience(stores, folded=sum(progress.values()), wait_seconds=wait_seconds)
     unread: dict[str, UnavailableError] = {}
     damaged = {error.run_id: error for error in await _damaged(log, run_id)}
-    async with CatalogView.connect(log) as catalog:
+
+    async def folded() -> int:
+        return sum([position async for _, position in stores.runs.progress()])
+
+    patience = Patience(folded, at=sum(progress.values()), wait_seconds=wait_seconds)
+    async with Leaders.connect(log) as leaders, CatalogView.connect(log, leaders=leaders) as catalog:
+        async with LogEnds.connect(log, leaders=leaders) as ends:
+            topics = {
+                name: life
+                for name, life in (await ends.run_topics()).items()
+                if run_id in (None, life.run_id)
+            }
+            end_of = await ends.ends(topics)
+        for entry in await stores.quarantine.all(kind="run"):
+            end_of[entry.topic] = min(end_of.get(entry.topic, 0), entry.offset)
         without_topic = await _runs_of(catalog, run_id) | stored
         for name in sorted(without_topic - {life.run_id for life in topics.values()}):
             if (sealed := await catalog.look_up_segments(name)) is not None:
@@ -88,7 +95,7 @@ async def verify(
                 topics[topic] = RunTopic(name, sealed.log_id)
                 end_of[topic] = min(sealed.end, end_of.get(topic, sealed.end))
         for topic, life in sorted(topics.items()):
-            comparison = _Comparison(log, topic, life, end_of[topic], stores, catalog, patience)
+            comparison = _Comparison(log, topic, life, end_of[topic], stores, leaders, catalog, patience)
             try:
                 differences = await comparison.differences(deadline=deadline)
             except ArchiveDamagedError as error:
@@ -150,6 +157,7 @@ class _Comparison:
     life: RunTopic
     end: int
     stores: Edition
+    leaders: Leaders
     catalog: CatalogView
     patience: Patience
 
@@ -221,8 +229,8 @@ class _Comparison:
         skipped = await self.catalog.skips_of(self.life.run_id, self.topic)
         admission = Admission(self.life.run_id, skipped=skipped)
         admitted: list[Admitted] = []
-        at, segments = Partition(self.topic, 0), self.catalog.segments
-        async for fetch in read_fetches(self.log, at, end=end, segments=segments):
+        at = Partition(self.topic, 0)
+        async for fetch in read_fetches(self.log, at, end=end, leaders=self.leaders):
             faults += (
                 ("unreadable batch", f"{batch.reason}; no operator has skipped the batch", batch.offset)
                 for batch in fetch.unreadable
