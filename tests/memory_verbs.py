@@ -20,8 +20,10 @@ from runfold.query.reading import Reading
 from runfold.remote.memories import HttpMemories
 from runfold.settings import Settings
 from runfold.store.database import connect
+from runfold.store.edition import Edition
 from runfold.store.editions import Editions
 from runfold.verify.memories import verify_memories
+from runfold.verify.shared import SharedDifference
 from runfold_projections.memory import Head, Revision
 from runfold_schemas.errors import InvalidEventError, MemoryNotFoundError
 
@@ -38,15 +40,23 @@ async def check_memories_rebuild(settings: Settings) -> None:
     that can be read.
     """
     lasting_until = datetime.now(UTC) + LASTING
-    async with opened_memories(settings) as memories:
+    async with (
+        opened_memories(settings) as memories,
+        connect(settings.mongo, settings.database) as database,
+    ):
+        editions = Editions(database)
+        assert await differences(settings, Edition.of(database, await editions.current_or_first())) == []
         before = await everything_remembered(settings, memories, lasting_until)
         assert before["banks"]
-        async with connect(settings.mongo, settings.database) as database:
-            await Editions(database).drop_all()
+        await editions.drop_all()
         async with projected(settings) as stored:
+            assert await differences(settings, stored.stores) == []
             assert await patiently(lambda: everything_remembered(settings, memories, lasting_until)) == before
-            compared = await verify_memories(settings.log(), stored.stores, wait_seconds=DEADLINE_SECONDS)
-            assert compared[1] == []
+
+
+async def differences(settings: Settings, stores: Edition) -> list[SharedDifference]:
+    """Between MongoDB and the log. If there are none, all of the log is folded."""
+    return (await verify_memories(settings.log(), stores, wait_seconds=DEADLINE_SECONDS))[1]
 
 
 @asynccontextmanager

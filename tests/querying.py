@@ -5,6 +5,7 @@ published.
 import asyncio
 import contextlib
 import json
+import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,6 +31,9 @@ from runfold.store.editions import Editions
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunStore
 from runfold_schemas.data import Data
+from runfold_schemas.errors import UnavailableError
+
+_log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.005
 
@@ -86,28 +90,39 @@ class Projected:
 
 @asynccontextmanager
 async def projected(settings: Settings) -> AsyncIterator[Projected]:
-    # Nobody starts the worker again if it loses its membership while this process stands still.
+    """A worker of the current edition. As in the service, it is started again after an error of a
+    server: on a busy machine it may stand still until the group excludes it.
+    """
     patient = max(settings.session_timeout_seconds, SESSION_SECONDS)
     settings = settings.model_copy(update={"session_timeout_seconds": patient})
     async with connect(settings.mongo, settings.database) as database:
         editions = Editions(database)
         edition = await editions.current_or_first()
-        async with (
-            connect_worker(settings, database, edition) as worker,
-            Runfold(settings.kafka, prefix=settings.prefix) as runfold,
-        ):
-            working = asyncio.create_task(worker.work())
-            try:
-                yield Projected(
-                    runfold,
-                    Edition.of(database, edition),
-                    editions,
-                    database,
-                )
-            finally:
-                working.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await working
+        connected = asyncio.Event()
+
+        async def work() -> None:
+            while True:
+                try:
+                    async with connect_worker(settings, database, edition) as worker:
+                        connected.set()
+                        await worker.work()
+                except* UnavailableError:
+                    if not connected.is_set():
+                        raise
+                    _log.exception("the worker begins again")
+
+        working = asyncio.create_task(work())
+        try:
+            while not connected.is_set() and not working.done():
+                await asyncio.sleep(POLL_SECONDS)
+            if working.done():
+                working.result()
+            async with Runfold(settings.kafka, prefix=settings.prefix) as runfold:
+                yield Projected(runfold, Edition.of(database, edition), editions, database)
+        finally:
+            working.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await working
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from runfold.query.reading import Reading
 from runfold.remote.sessions import HttpSessions
 from runfold.settings import Settings
 from runfold.store.database import connect
+from runfold.store.edition import Edition
 from runfold.store.editions import Editions
 from runfold.verify.runs import verify
 from runfold.verify.sessions import verify_sessions
@@ -49,29 +50,36 @@ class Projector:
         await self.start()
 
     async def differences(self) -> list[Any]:
-        return await differences(self._settings, self.stored)
+        return await differences(self._settings, self.stored.stores)
 
 
-async def differences(settings: Settings, stored: Projected) -> list[Any]:
-    """Between MongoDB and the log, of runs, of their state and of sessions."""
-    log, found = settings.log(), []
-    async for _, of_run in verify(log, stored.stores, wait_seconds=DEADLINE_SECONDS):
-        found += of_run
-    return found + (await verify_sessions(log, stored.stores, wait_seconds=DEADLINE_SECONDS))[1]
-
-
-async def check_rebuild(settings: Settings) -> None:
-    """Drops all that is in MongoDB, lets a projector begin again from the logs, and compares all
-    that can be read.
+async def differences(settings: Settings, stores: Edition) -> list[Any]:
+    """Between MongoDB and the log, of runs, of their state and of sessions. If there are none, all
+    of the log is folded.
     """
-    async with opened("stored", settings) as sessions:
-        before = await everything(sessions)
-        assert before
-        async with connect(settings.mongo, settings.database) as database:
-            await Editions(database).drop_all()
+    log, found = settings.log(), []
+    async for _, of_run in verify(log, stores, wait_seconds=DEADLINE_SECONDS):
+        found += of_run
+    return found + (await verify_sessions(log, stores, wait_seconds=DEADLINE_SECONDS))[1]
+
+
+async def check_rebuild(settings: Settings, *, before: Settings | None = None) -> None:
+    """Drops all that is in MongoDB, lets a projector begin again from the logs, and compares all
+    that can be read. `before` are the settings of the projector before, if they were others.
+    """
+    async with (
+        opened("stored", settings) as sessions,
+        connect(settings.mongo, settings.database) as database,
+    ):
+        editions = Editions(database)
+        stores = Edition.of(database, await editions.current_or_first())
+        assert await differences(before or settings, stores) == []
+        read_before = await everything(sessions)
+        assert read_before
+        await editions.drop_all()
         async with projected(settings) as stored:
-            assert await patiently(lambda: everything(sessions)) == before
-            assert await differences(settings, stored) == []
+            assert await differences(settings, stored.stores) == []
+            assert await patiently(lambda: everything(sessions)) == read_before
 
 
 async def patiently(read: Callable[[], Awaitable[T]]) -> T:

@@ -6,7 +6,7 @@ from tests.processes import projections, working
 from tests.querying import projected
 from tests.servers import OwnSettings
 from tests.session_stores import shared_ends
-from tests.session_verbs import check_rebuild, opened
+from tests.session_verbs import check_rebuild, differences
 
 from runfold import Runfold
 from runfold.log.effect_keys import add_effect_key
@@ -23,17 +23,15 @@ async def test_a_rebuild_with_keys_keeps_what_unsigned_events_have_changed(
         await stored.publish(run, StateChanged())
         position = await run.publish(StateChanged(), state_delta={"app:theme": "dark"})
         await stored.holds(run, position.offset)
-        async with opened("stored", settings) as sessions:
-            # Returns when the projector has folded what the run forwarded.
-            await sessions.app_state("desk")
+        assert await differences(settings, stored.stores) == []
     path = tmp_path / "keys.txt"
     add_effect_key(path)
-    settings = settings.model_copy(update={"effect_keys": path})
-    before = await shared_ends(settings)
+    with_keys = settings.model_copy(update={"effect_keys": path})
+    ends = await shared_ends(with_keys)
 
-    await check_rebuild(settings)
+    await check_rebuild(with_keys, before=settings)
 
-    assert await shared_ends(settings) == before
+    assert await shared_ends(with_keys) == ends
     async with (
         projections(settings) as stored,
         working(settings, stored.edition),

@@ -60,7 +60,7 @@ async def test_nothing_is_left_of_tests_that_are_killed(
         assert {session.pid, worker, service} <= set(marked(mark))
         databases = databases_of(marked(mark))
         os.kill(session.pid if killed == "controller" else worker, number)
-        await until(lambda: is_over(mark), what="the end of all processes")
+        await until(lambda: is_over(mark), what="the end of all processes", seconds=START_SECONDS)
         if killed == "controller":  # otherwise it ends in order, and keeps the folder for who looks why
             await until(lambda: is_empty(temporary), what="the end of the session's folder")
     finally:

@@ -39,7 +39,7 @@ async def test_everything_works_with_another_number(own_settings: OwnSettings, c
             await _publish_with_both(first, second)
             await _share(settings)
             await _read(settings, second)
-            assert await differences(settings, stored) == []
+            assert await differences(settings, stored.stores) == []
             compared = await verify_memories(settings.log(), stored.stores, wait_seconds=DEADLINE_SECONDS)
             assert compared[1] == []
         await check_rebuild(settings)

@@ -36,4 +36,5 @@ async def test_an_expired_session_is_deleted_with_its_topic(settings: Settings):
 
 
 async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings: Settings):
-    await check_rebuild(settings)
+    async with projected(settings):
+        await check_rebuild(settings)

@@ -163,7 +163,7 @@ async def test_nothing_of_a_user_is_left_but_where_the_receipt_says(
     assert await answers_about(api, bob, of_bob) == before
     assert await places_with(settings, runfold, other, blobs) == places
     assert (await erased(api, ann))["receipt"] == answer["receipt"]
-    assert await differences(settings, stored) == []
+    assert await differences(settings, stored.stores) == []
     await check_search(settings, runfold, ann, remaining)
 
 
