@@ -89,9 +89,10 @@ def _public_authorities() -> Generator[None]:
     """
     create = ssl.create_default_context
     create_once = functools.cache(create)
+    public = {certifi.where(), os.environ.get("SSL_CERT_FILE") or certifi.where()}
 
     def context(*arguments: Any, **options: Any) -> ssl.SSLContext:
-        is_public = options.get("cafile") == certifi.where()
+        is_public = options.get("cafile") in public
         return (create_once if is_public else create)(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
