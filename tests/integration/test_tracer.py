@@ -14,6 +14,7 @@ from tests.collectors import Collector, Span, collector
 from tests.ingesting import ingest as ready_ingest
 from tests.ingesting import is_ready, note, opened
 from tests.processes import until
+from tests.querying import projected
 from tests.servers import OwnSettings
 from tests.trace_backends import check_phoenix, check_tempo, in_langfuse
 
@@ -45,7 +46,8 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 @asynccontextmanager
 async def tracing(settings: Settings, *, since: timedelta | None = None) -> AsyncIterator[None]:
-    async with Tracer(settings, since=since) as tracer:
+    """A tracer at work, and a projector, which tells it of the ends of runs."""
+    async with projected(settings), Tracer(settings, since=since) as tracer:
 
         async def works() -> bool:
             try:
@@ -64,6 +66,11 @@ async def talk(run: Run) -> None:
     await run.publish(AssistantMessage(message="At sea."))
 
 
+async def has_ended(client: Runfold, run: Run) -> bool:
+    life = await client.connection.catalog.lookup(run.run_id)
+    return life is not None and life.ended
+
+
 async def arrives(collected: Collector, trace_id: str, count: int) -> list[Span]:
     async def all_there() -> bool:
         return len(collected.of_trace(trace_id)) >= count
@@ -76,9 +83,11 @@ async def test_a_run_that_ends_is_exported_once_and_again_with_the_same_ids(
     settings: Settings, collected: Collector
 ) -> None:
     async with Runfold.of(settings.log()) as client:
-        early = await client.open_run(agent_id="desk", run_id="early")
-        await talk(early)
-        await early.complete()
+        async with projected(settings):
+            early = await client.open_run(agent_id="desk", run_id="early")
+            await talk(early)
+            await early.complete()
+            await until(lambda: has_ended(client, early), what="the end of the run in the catalog")
         async with tracing(settings):
             context = SpanContext(
                 int(TRACE_ID, 16), int(SPAN_ID, 16), is_remote=True, trace_flags=TraceFlags(1)

@@ -68,9 +68,12 @@ class PendingTraces:
         ]
 
     async def postpone(self, pending: PendingTrace, *, seconds: float) -> None:
+        """The trace is due later. The run stays due if it was noted meanwhile."""
         due = datetime.now(UTC) + timedelta(seconds=seconds)
         with mongo_errors():
-            await self._traces.update_one({"_id": pending.run_id}, {"$set": {"due": due}})
+            await self._traces.update_one(
+                {"_id": pending.run_id, "change": pending.change}, {"$set": {"due": due}}
+            )
 
     async def settle(self, pending: PendingTrace, *, exported_to: int) -> None:
         """The trace was exported. The run stays due if it was noted meanwhile."""
