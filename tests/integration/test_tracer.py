@@ -4,7 +4,7 @@ import json
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -23,6 +23,7 @@ from runfold import AssistantMessage, Run, Runfold, ToolCall, ToolResult, UserMe
 from runfold.encryption.cipher import new_key
 from runfold.settings import Settings
 from runfold.store.database import connect
+from runfold.store.pending_traces import PendingTraces
 from runfold.tracer.service import Tracer
 from runfold.tracer.trace_span import trace_id_of
 from runfold_schemas.usage import TokenUsage
@@ -141,6 +142,19 @@ async def test_an_open_run_is_exported_when_it_is_quiet_and_what_follows_later(
 
             # The spans arrive before the tracer hears that they did.
             await until(is_forgotten, what="the end of the note")
+
+
+async def test_a_run_that_is_noted_while_its_trace_is_read_stays_due(settings: Settings) -> None:
+    async with connect(settings.mongo, settings.database) as database:
+        traces = PendingTraces(database)
+        await traces.note([("r", 0)], due=datetime.now(UTC))
+        [read] = await traces.due([0], limit=10)
+        await traces.note([("r", 0)], due=datetime.now(UTC))
+        await traces.postpone(read, seconds=600)
+        [again] = await traces.due([0], limit=10)
+        assert again.change == read.change + 1
+        await traces.postpone(again, seconds=600)
+        assert await traces.due([0], limit=10) == []
 
 
 async def test_nothing_is_lost_while_the_endpoint_refuses_or_the_tracer_is_away(
