@@ -76,7 +76,7 @@ gate: ## what continuous integration runs, on a clean clone of HEAD in build/gat
 soak: export RUNFOLD_TEST_SEED ?= random
 soak: ROUNDS ?= 10
 soak: $(VENV)/.installed ## hundreds of kills and hostile inputs, in about an hour; ROUNDS=10
-	RUNFOLD_TEST_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=0 tests/integration/test_*kills.py tests/hostile/test_stalls.py tests/hostile tests/security/test_tenants.py
+	RUNFOLD_TEST_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=0 tests/integration/test_*kills.py tests/integration/test_reopening_races.py tests/hostile/test_stalls.py tests/hostile tests/security/test_tenants.py
 
 pictures: $(VENV)/.installed ## those of README.md, of the console with the conversations of the tests; needs a Chromium
 	$(BIN)/python -m tests.console.pictures

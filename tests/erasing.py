@@ -1,7 +1,7 @@
 """A user with a marker in every kind of field, and a search for markers in all stored data."""
 
 import base64
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,22 +26,25 @@ from runfold import (
     UserMessage,
 )
 from runfold.ids import new_event_id, new_log_id, uuid7
+from runfold.log.admin import LogAdmin
+from runfold.log.ends import LogEnds
+from runfold.log.partition_counts import partition_counts
 from runfold.log.publisher import Outgoing
 from runfold.log.reader import LogGoneError, read
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.searching import collections, texts
 from runfold_schemas.catalog import Life
-from runfold_schemas.codec import new_data, new_event
+from runfold_schemas.codec import Record, new_data, new_event
 from runfold_schemas.data import Data
 from runfold_schemas.events import StandIn
 from runfold_schemas.messages import Citation, DocumentPart, ImagePart, TextPart
 from runfold_schemas.runs import RunCanceled, RunFailed, RunLabeled, RunOpened, RunPaused
 from runfold_schemas.sessions import FrameworkEvent, StateChanged
-from runfold_schemas.topics import PARTITIONS_DEFAULT
+from runfold_schemas.topics import Partition
 
-LARGE = 1_100_000
-"""Bytes that are stored as a blob."""
+BLOB_BYTES_MIN = 20_000
+"""For settings: contents of this size are stored as blobs."""
 
 
 def name_of(marker: str) -> str:
@@ -54,7 +57,7 @@ def events_with(marker: str) -> Iterator[tuple[Data, dict[str, Any]]]:
     has what goes into its envelope.
     """
     provider = {"x": {"marker": marker}}
-    media = base64.b64encode(marker.encode() + bytes(LARGE)).decode()
+    media = base64.b64encode(marker.encode() + bytes(BLOB_BYTES_MIN)).decode()
     picture = ImagePart(media_type="image/png", data=media, provider_data=None)
     citation = Citation(cited_text=marker, url=f"https://x/{marker}", title=marker)
     parts = (TextPart(text=marker), picture)
@@ -170,21 +173,16 @@ async def _sent(api: httpx.AsyncClient, method: str, path: str, body: Any = None
     return response
 
 
-async def places_with(settings: Settings, runfold: Runfold, marker: str, blobs: Path) -> set[str]:
+async def places_with(settings: Settings, marker: str, blobs: Path) -> set[str]:
     """Where the marker is, in whatever form: topics by name, collections without their edition."""
     needle = marker.encode()
     encoded = base64.b64encode(needle)[:-4]
     found = set()
-    for topic in await runfold.connection.admin.list_topics():
-        if topic.startswith(f"{settings.prefix}."):
-            for partition in range(PARTITIONS_DEFAULT if topic.count(".") == 1 else 1):
-                with suppress(LogGoneError):
-                    async for records in read(settings.log(), topic, partition=partition):
-                        for record in records:
-                            parts = [record.key, record.value, *(part for _, part in record.headers)]
-                            whole = b"\n".join(part or b"" for part in parts)
-                            if needle in whole or encoded in whole:
-                                found.add(topic if topic.count(".") == 1 else f"{settings.prefix}.run")
+    async for topic, record in every_record(settings):
+        parts = [record.key, record.value, *(part for _, part in record.headers)]
+        whole = b"\n".join(part or b"" for part in parts)
+        if needle in whole or encoded in whole:
+            found.add(topic if topic.count(".") == 1 else f"{settings.prefix}.run")
     async with connect(settings.mongo, settings.database) as database:
         for collection in await collections(database):
             async for document in texts(database, collection):
@@ -193,3 +191,17 @@ async def places_with(settings: Settings, runfold: Runfold, marker: str, blobs: 
     if any(needle in path.read_bytes() for path in blobs.rglob("*") if path.is_file()):
         found.add("blobs")
     return found
+
+
+async def every_record(settings: Settings) -> AsyncIterator[tuple[str, Record]]:
+    """All records of a prefix in Kafka, each with its topic."""
+    log = settings.log()
+    async with LogAdmin.connect(log) as admin, LogEnds.connect(log) as ends:
+        counts = await partition_counts(ends.leaders.client, await admin.list_topics())
+        partitions = [Partition(topic, number) for topic, count in counts.items() for number in range(count)]
+        for at, end in (await ends.ends_of(partitions)).items():
+            reading = read(log, at.topic, partition=at.partition, end=end, leaders=ends.leaders)
+            with suppress(LogGoneError):
+                async for records in reading:
+                    for record in records:
+                        yield at.topic, record

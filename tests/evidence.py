@@ -45,7 +45,7 @@ async def signer(settings: Settings, stored: Projections) -> AsyncIterator[HeadS
             publisher,
             pages=stored.pages,
             store=SigningStore(stored.database, stored.edition),
-            partitions=lambda: range(PARTITIONS_DEFAULT),
+            partitions=lambda: range(settings.partitions or PARTITIONS_DEFAULT),
             bucket=bucket_of(settings),
         )
 

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -136,6 +137,8 @@ def _become(
     os.setsid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # the fork server dies with the tests
+    # It lives as long as anybody holds this pipe, and that has to be the tests alone.
+    os.close(forkserver._forkserver._forkserver_alive_fd)
     raise_open_files_limit()
     for number, stream in streams.items():
         os.dup2(stream.fileno(), number)

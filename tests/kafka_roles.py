@@ -31,6 +31,7 @@ def settings_of(
         mongo=mongo,
         prefix=topics.prefix,
         database=topics.prefix,
+        partitions=2,
         kafka_options=by_password(user=role),
         wait_timeout_seconds=10,
         publish_timeout_seconds=10,
@@ -41,9 +42,8 @@ def settings_of(
 async def new_installation(secured: str) -> Topics:
     """An installation whose topics exist, and the rights of each role in it."""
     topics = Topics(f"t{uuid4().hex[:8]}")
-    for role in Role:
-        acls = acls_of(role, topics, runs=RUNS if role is Role.producer else "")
-        await execute(secured, commands(acls, kafka=secured, user=role))
+    acls = {role: acls_of(role, topics, runs=RUNS if role is Role.producer else "") for role in Role}
+    await asyncio.gather(*(execute(secured, commands(acls[role], kafka=secured, user=role)) for role in Role))
     async with Runfold.of(settings_of(Role.service, secured, topics).log()) as runfold:
         return runfold.connection.topics
 

@@ -24,7 +24,7 @@ from runfold.store.edition import Edition
 from runfold.store.editions import Editions
 from runfold.verify.memories import verify_memories
 from runfold.verify.shared import SharedDifference
-from runfold_projections.memory import Head, Revision
+from runfold_projections.memory import BankRecord, Head, Revision
 from runfold_schemas.errors import InvalidEventError, MemoryNotFoundError
 
 T = TypeVar("T")
@@ -91,8 +91,10 @@ async def everything_remembered(
     revisions.
     """
     banks = await _all_pages(memories.banks)
+    made = {bank.bank_id: bank.created_at for bank in banks}
     found: dict[str, Any] = {"banks": banks}
-    for bank in banks:
+
+    async def read_bank(bank: BankRecord) -> None:
         for order, ascending in ORDERS:
             wanted = MemorySelection(
                 matches=lambda record: _lasts(record.memory.expires_at, lasting_until),
@@ -102,14 +104,18 @@ async def everything_remembered(
             found[f"{bank.bank_id} by {order} {ascending}"] = await _all_pages(
                 memories.list, bank.bank_id, wanted
             )
-    made = {bank.bank_id: bank.created_at for bank in banks}
+
+    async def read_memory(reading: Reading, key: str, head: Head) -> None:
+        of_memory = (head.bank_id, head.memory_id)
+        found[f"head of {key}"] = await reading.stored_memories.head(*of_memory)
+        is_of_bank = head.bank_id in made and (head.deleted_at or lasting_until) >= made[head.bank_id]
+        if is_of_bank and head.can_be_rolled_back(lasting_until):
+            found[f"revisions of {key}"] = await _revisions(memories, *of_memory, lasting_until)
+
+    await asyncio.gather(*map(read_bank, banks))
     async with Reading(settings) as reading:
-        for key, head in (await _heads(settings)).items():
-            of_memory = (head.bank_id, head.memory_id)
-            found[f"head of {key}"] = await reading.stored_memories.head(*of_memory)
-            is_of_bank = head.bank_id in made and (head.deleted_at or lasting_until) >= made[head.bank_id]
-            if is_of_bank and head.can_be_rolled_back(lasting_until):
-                found[f"revisions of {key}"] = await _revisions(memories, *of_memory, lasting_until)
+        heads = await _heads(settings)
+        await asyncio.gather(*(read_memory(reading, key, head) for key, head in heads.items()))
     return found
 
 

@@ -25,6 +25,7 @@ def sealed_settings(kafka: str, mongo: str, folder: Path) -> Settings:
         mongo=mongo,
         prefix=name,
         database=name,
+        partitions=2,
         wait_timeout_seconds=20,
         encryption_key=f"file:{path}",
         encryption_clear_labels=("team",),

@@ -131,18 +131,17 @@ def comparable(session: Session) -> tuple[Any, ...]:
 async def everything(sessions: SessionVerbs) -> dict[str, tuple[Any, ...]]:
     """All that can be read of sessions, by id."""
     found: dict[str, tuple[Any, ...]] = {}
-    apps: dict[str, Any] = {}
-    users: dict[tuple[str, str], Any] = {}
     cursor = None
     while True:
         page, cursor = await sessions.list(limit=20, cursor=cursor)
-        for one in page:
-            whole = await sessions.view(one.session_id, EventSelection())
-            app, user = whole.record.app, whole.record.user
-            if app not in apps:
-                apps[app] = await sessions.app_state(app)
-            if (app, user) not in users:
-                users[app, user] = await sessions.user_state(app, user)
-            found[one.session_id] = (*comparable(one), *comparable(whole), apps[app], users[app, user])
+        read = await asyncio.gather(*(_all_of(sessions, one) for one in page))
+        found |= {one.session_id: all_of for one, all_of in zip(page, read, strict=True)}
         if cursor is None:
             return found
+
+
+async def _all_of(sessions: SessionVerbs, listed: Session) -> tuple[Any, ...]:
+    whole = await sessions.view(listed.session_id, EventSelection())
+    app, user = whole.record.app, whole.record.user
+    state = await asyncio.gather(sessions.app_state(app), sessions.user_state(app, user))
+    return (*comparable(listed), *comparable(whole), *state)

@@ -6,7 +6,7 @@ calls a difference one.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import uuid4
 from zlib import crc32
@@ -128,18 +128,32 @@ async def test_damaged_pages_are_never_served(under_attack: Stack, stored: Proje
         await damaged.damage_page(DAMAGES[name](await damaged.page()))
 
     async with under_attack.attacked("damaged pages"):
-        for name, damaged in runs.items():
-            assert await damaged.read() == damaged.answers, name
+        assert await all_read(runs) == answers_of(runs)
 
-    for name, damaged in runs.items():
-        assert await differences_of(settings, damaged.run.run_id), name
+    right = await asyncio.gather(*(is_right(settings, damaged.run.run_id) for damaged in runs.values()))
+    assert dict(zip(runs, right, strict=True)) == dict.fromkeys(runs, False)
     first = next(iter(runs.values()))
     assert await verified(settings, first.run.run_id, "--restore") == 0
     assert await is_right(settings, first.run.run_id)
     assert await verified(settings, "--restore") == 0
-    for name, damaged in runs.items():
-        assert await is_right(settings, damaged.run.run_id), name
-        assert await damaged.read() == damaged.answers, name
+    await assert_mended(settings, runs)
+
+
+async def all_read(runs: Mapping[str, Damaged]) -> dict[str, Any]:
+    """What the API answers of these runs."""
+    answers = await asyncio.gather(*(damaged.read() for damaged in runs.values()))
+    return dict(zip(runs, answers, strict=True))
+
+
+def answers_of(runs: Mapping[str, Damaged]) -> dict[str, Any]:
+    """What it answered before any damage."""
+    return {name: damaged.answers for name, damaged in runs.items()}
+
+
+async def assert_mended(settings: Settings, runs: Mapping[str, Damaged]) -> None:
+    right = await asyncio.gather(*(is_right(settings, damaged.run.run_id) for damaged in runs.values()))
+    assert dict(zip(runs, right, strict=True)) == dict.fromkeys(runs, True)
+    assert await all_read(runs) == answers_of(runs)
 
 
 async def test_a_missing_page_is_read_from_the_log(under_attack: Stack, damaged: Damaged) -> None:
@@ -190,8 +204,7 @@ async def test_damaged_states_are_never_served(under_attack: Stack, stored: Proj
         await damaged.runs.update_one({"_id": damaged.run.run_id}, {"$set": change})
 
     async with under_attack.attacked("damaged states"):
-        for name, damaged in runs.items():
-            assert await damaged.read() == damaged.answers, name
+        assert await all_read(runs) == answers_of(runs)
         listed = await under_attack.client.get("/v1/runs?agent_id=damaged&limit=1000")
 
     assert listed.status_code == 200
@@ -203,9 +216,7 @@ async def test_damaged_states_are_never_served(under_attack: Stack, stored: Proj
     assert await rebuilt(settings, run_ids[0]) == 0
     assert await is_right(settings, run_ids[0])
     assert await rebuilt(settings, *run_ids[1:]) == 0
-    for name, damaged in runs.items():
-        assert await is_right(settings, damaged.run.run_id), name
-        assert await damaged.read() == damaged.answers, name
+    await assert_mended(settings, runs)
 
 
 async def test_a_damaged_page_is_not_merged_and_is_mended_by_its_owner(
@@ -313,19 +324,18 @@ async def remembered(under_attack: Stack) -> Shared:
 async def test_damaged_records_of_shared_topics_are_problems_and_are_mended(
     under_attack: Stack, stored: Projections
 ) -> None:
-    shared = {collection: await remembered(under_attack) for collection in SHARED}
-    for collection, records in shared.items():
-        await records.damage(stored, collection)
+    records = await asyncio.gather(*(remembered(under_attack) for _ in SHARED))
+    shared = dict(zip(SHARED, records, strict=True))
+    for collection, damaged in shared.items():
+        await damaged.damage(stored, collection)
 
     async with under_attack.attacked("damage in shared collections"):
-        for records in shared.values():
-            await records.check()
+        await asyncio.gather(*(damaged.check() for damaged in shared.values()))
 
     assert await verified(under_attack.settings, "--restore") == 0
-    for collection, records in shared.items():
-        assert {path: await read(records.client, path) for path in records.answers} == records.answers, (
-            collection
-        )
+    for collection, damaged in shared.items():
+        answers = {path: await read(damaged.client, path) for path in damaged.answers}
+        assert answers == damaged.answers, collection
 
 
 async def test_a_key_is_restored_by_its_owner_and_keeps_every_change_meanwhile(under_attack: Stack) -> None:

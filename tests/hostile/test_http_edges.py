@@ -29,7 +29,7 @@ would go on for minutes.
 """
 PAUSE_SECONDS_MAX = PATIENCE_SECONDS / 3
 """With longer pauses, an upload of 1,000 bytes a second may be too slow."""
-MADE_UP = 60 * ROUNDS
+MADE_UP = 40 * ROUNDS
 """Methods, and paths of each kind. Each would have more than a dozen series of its own."""
 ENGINE = "/v1beta1/reasoningEngines"
 
@@ -109,10 +109,20 @@ def problem_in(answer: tuple[int, Mapping[str, str], bytes]) -> Any:
     return document
 
 
-async def test_a_head_that_trickles_is_cut_off(under_attack: Stack):
-    async with under_attack.attacked("20 heads, a byte each 0.2 s"), contextlib.AsyncExitStack() as exits:
+async def test_requests_that_come_too_slowly_are_cut_off(under_attack: Stack):
+    async with under_attack.attacked("slow requests"):
+        await asyncio.gather(
+            heads_that_trickle_are_cut_off(under_attack),
+            a_connection_without_a_request_is_closed(under_attack),
+            a_body_that_trickles_is_cut_off(under_attack, "/v1/runs"),
+            a_body_that_trickles_is_cut_off(under_attack, f"{ENGINE}/1/sessions"),
+        )
+
+
+async def heads_that_trickle_are_cut_off(stack: Stack) -> None:
+    async with contextlib.AsyncExitStack() as exits:
         began = time.monotonic()
-        sockets = [await exits.enter_async_context(connected(under_attack)) for _ in range(20)]
+        sockets = [await exits.enter_async_context(connected(stack)) for _ in range(20)]
 
         async def trickle(socket: Socket) -> None:
             with contextlib.suppress(ConnectionError):
@@ -131,14 +141,13 @@ async def test_a_head_that_trickles_is_cut_off(under_attack: Stack):
             task.cancel()
 
 
-async def test_a_connection_without_a_request_is_closed(under_attack: Stack):
-    async with under_attack.attacked("a silent connection"), connected(under_attack) as socket:
+async def a_connection_without_a_request_is_closed(stack: Stack) -> None:
+    async with connected(stack) as socket:
         assert await socket.closed() < CUT_SECONDS
 
 
-@pytest.mark.parametrize("path", ["/v1/runs", f"{ENGINE}/1/sessions"])
-async def test_a_body_that_trickles_is_cut_off(under_attack: Stack, path: str):
-    async with under_attack.attacked("a body, a byte each 0.1 s"), connected(under_attack) as socket:
+async def a_body_that_trickles_is_cut_off(stack: Stack, path: str) -> None:
+    async with connected(stack) as socket:
         await socket.send(post(path, Content_Length="10000"))
 
         async def trickle() -> None:
@@ -189,29 +198,24 @@ async def test_a_slow_upload_that_makes_progress_arrives(under_attack: Stack):
         assert status == 201
 
 
-async def test_a_client_that_reads_no_answer_is_cut_off(under_attack: Stack):
+async def test_a_client_that_reads_no_answer_is_cut_off_and_a_quiet_follower_is_not(under_attack: Stack):
     page = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    opened = await under_attack.client.post("/v1/runs", json={"agent_id": "a"})
+    run = f"/v1/runs/{opened.json()['run_id']}"
 
-    async with under_attack.attacked("an answer that is not read"), connected(under_attack) as socket:
+    async with (
+        under_attack.attacked("an answer that is not read, and a follower of a quiet run"),
+        under_attack.client.stream("GET", f"{run}/follow") as response,
+        connected(under_attack) as socket,
+    ):
+        events = sent_events(response)
+        assert (await anext(events)).name == "run_opened"
         socket.writer.transport.pause_reading()  # type: ignore[attr-defined]
         before = await reasons(under_attack)
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(3):
                 await socket.send(page * 500)
         await until(lambda: has_more(under_attack, "answer not read", before), what="the cut")
-
-
-async def test_a_follower_is_not_cut_off(under_attack: Stack):
-    opened = await under_attack.client.post("/v1/runs", json={"agent_id": "a"})
-    run = f"/v1/runs/{opened.json()['run_id']}"
-
-    async with (
-        under_attack.attacked("a follower of a quiet run"),
-        under_attack.client.stream("GET", f"{run}/follow") as response,
-    ):
-        events = sent_events(response)
-        assert (await anext(events)).name == "run_opened"
-        await asyncio.sleep(3 * PATIENCE_SECONDS + 2)
         note = {"type": "planner_note", "data": {"note": "n"}}
         assert (await under_attack.client.post(f"{run}/events", json=note)).status_code == 201
         assert (await anext(events)).name == "planner_note"
@@ -284,31 +288,34 @@ AMBIGUOUS = {
 }
 
 
-@pytest.mark.parametrize("name", AMBIGUOUS)
-async def test_an_ambiguous_request_is_refused(under_attack: Stack, name: str):
+async def test_ambiguous_requests_are_refused(under_attack: Stack):
     head = b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
-    async with under_attack.attacked(name), connected(under_attack) as socket:
-        with contextlib.suppress(ConnectionError):
-            await socket.send(head + AMBIGUOUS[name])
-        answer = await socket.answer()
-        if answer[0]:  # a client that still sends may lose the answer with the connection
-            assert problem_in(answer)["status"] in (400, 408, 413, 422, 431, 501)
-        await socket.closed()
+    async with under_attack.attacked("ambiguous requests"):
+        for name, rest in AMBIGUOUS.items():
+            async with connected(under_attack) as socket:
+                with contextlib.suppress(ConnectionError):
+                    await socket.send(head + rest)
+                answer = await socket.answer()
+                if answer[0]:  # a client that still sends may lose the answer with the connection
+                    assert problem_in(answer)["status"] in (400, 408, 413, 422, 431, 501), name
+                await socket.closed()
     assert "Traceback" not in under_attack.api.logged()
 
 
-@pytest.mark.parametrize(
-    "line", [b"GET " + b"/a" * 50_000, b"\x16\x03\x01" * 30_000, b"GET", b"\0" * 9, b"PRI * HTTP/2.0\r\n\r\n"]
-)
-async def test_a_broken_request_line_is_refused(under_attack: Stack, line: bytes):
-    async with under_attack.attacked("a broken request line"), connected(under_attack) as socket:
-        with contextlib.suppress(ConnectionError):
-            await socket.send(line + b"\r\n\r\n")
-        answer = await socket.answer()
-        if answer[0]:
-            assert problem_in(answer)["status"] in (400, 421, 431)
-        await socket.closed()
+BROKEN = [b"GET " + b"/a" * 50_000, b"\x16\x03\x01" * 30_000, b"GET", b"\0" * 9, b"PRI * HTTP/2.0\r\n\r\n"]
+
+
+async def test_broken_request_lines_are_refused(under_attack: Stack):
+    async with under_attack.attacked("broken request lines"):
+        for line in BROKEN:
+            async with connected(under_attack) as socket:
+                with contextlib.suppress(ConnectionError):
+                    await socket.send(line + b"\r\n\r\n")
+                answer = await socket.answer()
+                if answer[0]:
+                    assert problem_in(answer)["status"] in (400, 421, 431), line[:20]
+                await socket.closed()
     assert "Traceback" not in under_attack.api.logged()
 
 

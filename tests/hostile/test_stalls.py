@@ -308,11 +308,14 @@ async def test_stalls_of_many_runs(scene: Scene):
 
 
 async def test_a_projector_that_stops_with_partitions_in_hand(scene: Scene, tmp_path: Path):
-    other = projector(scene.stack.settings, tmp_path / "other.log")
+    # Its own membership alone ends soon.
+    settings = scene.stack.settings.model_copy(update={"session_timeout_seconds": 6.0})
+    other = projector(settings, tmp_path / "other.log")
     async with scene.stack.attacked("a stopped projector"):
         await other.start()
         assert other.pid is not None
-        runs = [await scene.stack.runfold.open_run(agent_id="a") for _ in range(24)]
+        opening = (scene.stack.runfold.open_run(agent_id="a") for _ in range(24))
+        runs = await asyncio.gather(*opening)
         try:
             os.killpg(other.pid, signal.SIGSTOP)
             began = time.monotonic()

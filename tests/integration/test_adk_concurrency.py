@@ -16,6 +16,9 @@ from tests.session_verbs import check_rebuild
 
 from runfold.settings import Settings
 
+WRITERS = 4
+CHANGES = 4
+
 app, opening, service = adk_services.app, adk_services.opening, adk_services.service
 
 
@@ -102,7 +105,7 @@ async def test_writers_who_read_again_and_retry_lose_nothing(service: BaseSessio
     session = await service.create_session(app_name=app, user_id=USER, state={"count": 0, "app:last": None})
 
     async def writes(writer: int) -> None:
-        for number in range(6):
+        for number in range(CHANGES):
             while True:
                 read = await stored(service, session, num_recent_events=0)
                 delta = {"count": read.state["count"] + 1, f"w{writer}": number, "app:last": writer}
@@ -112,17 +115,21 @@ async def test_writers_who_read_again_and_retry_lose_nothing(service: BaseSessio
                 except StaleSessionError:
                     continue
 
-    await asyncio.gather(*(writes(writer) for writer in range(6)))
+    await asyncio.gather(*(writes(writer) for writer in range(WRITERS)))
 
     read = await stored(service, session)
-    assert read.state["count"] == 36
-    assert {f"w{writer}": read.state[f"w{writer}"] for writer in range(6)} == {f"w{n}": 5 for n in range(6)}
-    assert [event.actions.state_delta["count"] for event in read.events] == list(range(1, 37))
-    for writer in range(6):
+    assert read.state["count"] == WRITERS * CHANGES
+    assert {key: value for key, value in read.state.items() if key.startswith("w")} == {
+        f"w{writer}": CHANGES - 1 for writer in range(WRITERS)
+    }
+    assert [event.actions.state_delta["count"] for event in read.events] == list(
+        range(1, WRITERS * CHANGES + 1)
+    )
+    for writer in range(WRITERS):
         own = [
             event.actions.state_delta[f"w{writer}"] for event in read.events if event.author == f"{writer}"
         ]
-        assert own == list(range(6))
+        assert own == list(range(CHANGES))
 
 
 async def test_branches_of_an_agent_share_one_session(service: BaseSessionService, app: str):

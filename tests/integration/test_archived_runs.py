@@ -47,7 +47,11 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def settings(own_settings: OwnSettings, tmp_path: Path) -> Settings:
     return own_settings(
-        archive_url=f"file://{tmp_path}/archive", sweep_seconds=0.2, park_seconds=2, publisher_park_seconds=2
+        archive_url=f"file://{tmp_path}/archive",
+        sweep_seconds=0.2,
+        park_seconds=1,
+        publisher_park_seconds=1,
+        retire_seconds=1,
     )
 
 

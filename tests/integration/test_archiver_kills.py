@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from tests.archiving import (
 )
 from tests.dying_archiver import COMPACTION, STEPS
 from tests.forking import Forked, ForkedService, forked
+from tests.killing import ROUNDS
 from tests.object_store import object_store
 from tests.processes import START_SECONDS, until
 from tests.servers import OwnSettings
@@ -62,12 +63,14 @@ async def ended_runs(
     settings: Settings, runfold: Runfold, count: int = RUNS, *, name: str = "r"
 ) -> list[tuple[Run, list[Record]]]:
     """Ended runs of four records each, and these records."""
-    runs = [await opened_run(runfold, f"{name}{number}", "Hello", "World") for number in range(count)]
-    for run in runs:
+
+    async def completed(number: int) -> tuple[Run, list[Record]]:
+        run = await opened_run(runfold, f"{name}{number}", "Hello", "World")
         await run.complete()
-    expected = [(run, await records_of(settings, run)) for run in runs]
-    for run in runs:
-        await note_end(runfold, run)
+        return run, await records_of(settings, run)
+
+    expected = await asyncio.gather(*map(completed, range(count)))
+    await asyncio.gather(*(note_end(runfold, run) for run, _ in expected))
     return expected
 
 
@@ -98,6 +101,27 @@ async def archiver_process(settings: Settings, step: str) -> AsyncIterator[Forke
         await process.wait()
 
 
+async def at_each(
+    steps: Iterable[str], settings: Settings, proof: Callable[[Settings, Runfold, str], Awaitable[None]]
+) -> None:
+    """The proof for all steps at the same time, each with an installation of its own: it takes
+    seconds until Kafka's group gives up an archiver that was killed.
+    """
+
+    async def at(step: str, own: Settings) -> None:
+        try:
+            async with Runfold.of(own.log()) as runfold:
+                await proof(own, runfold, step)
+        except Exception as error:
+            error.add_note(step)
+            raise
+
+    async with asyncio.TaskGroup() as proofs:
+        for number, step in enumerate(steps):
+            own = settings.model_copy(update={"prefix": f"{settings.prefix}-{number}"})
+            proofs.create_task(at(step, own))
+
+
 async def state_of(settings: Settings, runfold: Runfold, run: Run) -> tuple[str, bool, bool]:
     """What the servers have of a run: its entry, whether rows are archived, whether the topic is
     left.
@@ -122,10 +146,13 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("step", STEPS)
-async def test_an_archiver_that_is_killed_is_followed_by_one_that_goes_on(
-    settings: Settings, runfold: Runfold, step: str
+async def test_an_archiver_that_is_killed_at_any_step_is_followed_by_one_that_goes_on(
+    settings: Settings,
 ) -> None:
+    await at_each(STEPS, settings, check_follower)
+
+
+async def check_follower(settings: Settings, runfold: Runfold, step: str) -> None:
     expected = await ended_runs(settings, runfold)
 
     async with archiver_process(settings, step) as process:
@@ -156,10 +183,11 @@ async def check(settings: Settings, runfold: Runfold, expected: Sequence[tuple[R
         assert entry.base <= len(records) + 2 * MARK + GAP
 
 
-@pytest.mark.parametrize("step", COMPACTION)
-async def test_an_archiver_that_is_killed_while_it_compacts_leaves_every_record(
-    settings: Settings, runfold: Runfold, step: str
-) -> None:
+async def test_an_archiver_that_is_killed_while_it_compacts_leaves_every_record(settings: Settings) -> None:
+    await at_each(COMPACTION, settings, check_compaction)
+
+
+async def check_compaction(settings: Settings, runfold: Runfold, step: str) -> None:
     async with archiving(settings):
         expected = await ended_runs(settings, runfold, 2)
         await gone(settings, [run for run, _ in expected])
@@ -202,13 +230,13 @@ async def test_two_archivers_on_an_object_store_store_nothing_twice(
 async def test_two_archivers_that_both_believe_to_be_the_owner_store_nothing_twice(
     settings: Settings, runfold: Runfold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = await ended_runs(settings, runfold, 40)
+    expected = await ended_runs(settings, runfold, 8 * ROUNDS)
 
     async with archiving(settings):
         # A group of its own gives the second one the same partitions.
         monkeypatch.setattr(service, "_GROUP", "archiver-beside")
         async with archiving(settings):
-            expected += await ended_runs(settings, runfold, 40, name="later")
+            expected += await ended_runs(settings, runfold, 8 * ROUNDS, name="later")
             await gone(settings, [run for run, _ in expected])
     await check(settings, runfold, expected)
 
@@ -222,10 +250,13 @@ async def test_several_archivers_share_the_partitions(
     await check(settings, runfold, expected)
 
 
-@pytest.mark.parametrize("step", ["after the entry", "after the commit", "before the deletion"])
 async def test_a_record_that_comes_after_the_seal_is_archived_before_the_topic_goes(
-    settings: Settings, runfold: Runfold, step: str
+    settings: Settings,
 ) -> None:
+    await at_each(["after the entry", "after the commit", "before the deletion"], settings, check_late_record)
+
+
+async def check_late_record(settings: Settings, runfold: Runfold, step: str) -> None:
     [(run, _)] = await ended_runs(settings, runfold, 1)
     async with archiver_process(settings, step) as process:
         assert await asyncio.wait_for(process.wait(), SECONDS) == -signal.SIGKILL
@@ -254,8 +285,10 @@ async def test_a_kafka_that_is_killed_at_work_is_named_and_nothing_is_lost(tmp_p
     async with LocalStack(data_dir=tmp_path / "stack") as stack:
         own = partial(Settings, kafka=stack.kafka, mongo=stack.mongo)
         settings = archive_settings(own, tmp_path / "archive")
-        async with Runfold.of(settings.log()) as runfold, archiving(settings) as archiver:
-            expected = await ended_runs(settings, runfold, 30)
+        # An archiver that names Kafka soon.
+        impatient = settings.model_copy(update={"publish_timeout_seconds": 5.0})
+        async with Runfold.of(settings.log()) as runfold, archiving(impatient) as archiver:
+            expected = await ended_runs(settings, runfold, 10)
             await stack.kafka_server.kill()
 
             async def is_named() -> bool:

@@ -191,33 +191,42 @@ async def test_an_ended_run_that_still_gets_events_is_not_sealed(
             await gone(settings, [run])
 
 
-@pytest.mark.parametrize("value", [b"{}", None, b"no entry"])
 async def test_the_owner_writes_an_entry_again_that_another_record_would_replace(
-    settings: Settings, runfold: Runfold, value: bytes | None
+    settings: Settings, runfold: Runfold
 ) -> None:
-    run = await opened_run(runfold, "r", "one")
+    values = [b"{}", None, b"no entry"]
+    runs = [await opened_run(runfold, f"r{number}", "one") for number in range(len(values))]
     other = await opened_run(runfold, "other", "one")
-    topics, key = runfold.connection.topics, segments_key("r")
-    # The run has a topic: it went on after it was archived.
+    # The runs have topics: they went on after they were archived.
     quick = settings.model_copy(update={"archive_quiet_seconds": 1.0})
     async with archiving(quick):
-        await gone(settings, [run, other])
-    entry = await entry_of_run(runfold, run)
-    await run.publish(UserMessage(message="two"))
+        await gone(settings, [*runs, other])
+    for run in runs:
+        await run.publish(UserMessage(message="two"))
     async with archiving(settings):
-        await write_entry(runfold, run, Outgoing(key, value))
-
-        async def is_restated() -> bool:
-            values = [
-                each.value
-                async for batch in read(settings.log(), topics.catalog, partition=partition_of(topics, "r"))
-                for each in batch
-                if each.key == key
-            ]
+        for run, value in zip(runs, values, strict=True):
+            entry = await entry_of_run(runfold, run)
             assert entry is not None
-            return value in values and values[-1] == segments_record(entry).value
+            await write_entry(runfold, run, Outgoing(segments_key(run.run_id), value))
 
-        await until(is_restated, what="the entry")
+            async def is_restated(
+                run: Run = run, entry: Segments = entry, value: bytes | None = value
+            ) -> bool:
+                values = await entries_of(runfold, run)
+                return value in values and values[-1] == segments_record(entry).value
+
+            await until(is_restated, what=f"the entry that {value!r} would replace")
+
+
+async def entries_of(runfold: Runfold, run: Run) -> list[bytes | None]:
+    """The values of all records under the key of the run's entry."""
+    connection, key = runfold.connection, segments_key(run.run_id)
+    reading = read(
+        connection.settings,
+        connection.topics.catalog,
+        partition=partition_of(connection.topics, run.run_id),
+    )
+    return [each.value async for batch in reading for each in batch if each.key == key]
 
 
 async def test_a_topic_that_no_broker_answers_for_keeps_no_other_from_being_sealed(

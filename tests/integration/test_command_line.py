@@ -62,7 +62,7 @@ async def test_a_service_that_is_told_to_stop_stops_and_says_by_what(
 
 @pytest.mark.parametrize("part", ["ingest", "query", "api", "projector"])
 async def test_a_service_stops_though_neither_kafka_nor_mongodb_has_answered(part: str) -> None:
-    process = await executed(
+    process = await started(
         "serve",
         part,
         f"--port={free_port()}",

@@ -53,11 +53,11 @@ async def publish(kafka: str, prefix: str, number: int) -> None:
 
 
 async def read(client: httpx.AsyncClient, recorded: dict[str, Any], *, source: str) -> dict[str, Any]:
-    found = {}
-    for run_id in recorded:
+    async def ledger(run_id: str) -> list[Any]:
         answer = await client.get(f"/v1/runs/{run_id}/ledger", params={"source": source})
-        found[run_id] = chat_of([Message.model_validate(message) for message in answer.json()["messages"]])
-    return found
+        return chat_of([Message.model_validate(message) for message in answer.json()["messages"]])
+
+    return dict(zip(recorded, await asyncio.gather(*map(ledger, recorded)), strict=True))
 
 
 async def are_completed(client: httpx.AsyncClient, recorded: dict[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.documentation import PAGES, blocks_of
+from tests.forking import runfold_process
 from tests.processes import until
 
 from runfold.local import free_port
@@ -45,6 +46,7 @@ async def test_services_that_die_come_back_and_data_outlives_the_stack(tmp_path:
         for part in ("projector", "api"):
             for pid in started_in(data, f"serve {part}"):
                 os.kill(pid, signal.SIGKILL)
+        for part in ("projector", "api"):
             await until(lambda part=part: says(said, f"{part} died (killed by SIGKILL)"), what="the death")
             await until(
                 lambda part=part: says(said, f"{part} is up again"), seconds=START_SECONDS, what="the return"
@@ -147,11 +149,11 @@ async def test_an_option_that_makes_no_sense_is_one_line(
 
 async def refusal(data: Path, *options: str) -> tuple[int | None, str]:
     """The exit code and the errors of a `runfold dev` that ends by itself and starts nothing."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "runfold.cli", "dev", f"--data={data / 'new'}", *options),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
+    process = await runfold_process(
+        *("dev", f"--data={data / 'new'}", *options),
         env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     async with asyncio.timeout(END_SECONDS):
         _, errors = await process.communicate()

@@ -11,17 +11,18 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.evidence import new_keys
-from tests.processes import http_service, projections, until
+from tests.processes import START_SECONDS, projections, until
 from tests.servers import OwnSettings
 from tests.tenants import OneTenant, ended_run, hosted, is_folded, new_tenants
 
 from runfold import Memory, Runfold, UserMessage
 from runfold.client.records import outgoing
 from runfold.ids import new_event_id, new_log_id
-from runfold.local import Service, free_port
+from runfold.local import free_port
 from runfold.log.ends import LogEnds
 from runfold.log.publisher import Publisher
 from runfold.log.reader import end_offset
+from runfold.projector import awaited_logs, blocked, hosted_tenant, service
 from runfold.projector.rebuild import rebuild
 from runfold.projector.stored_tenant import ParkedLook, StoredTenant
 from runfold.settings import Settings
@@ -35,19 +36,44 @@ from runfold_schemas.runs import RunOpened
 
 @pytest.fixture
 def settings(own_settings: OwnSettings) -> Settings:
-    return own_settings(session_timeout_seconds=6, sweep_seconds=1, park_seconds=2, publisher_park_seconds=1)
+    return own_settings(
+        session_timeout_seconds=6, sweep_seconds=0.5, park_seconds=1, publisher_park_seconds=0.5
+    )
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant is parked, and a run without a topic is set aside, sooner than in production. A
+    blocked loop does not end this process.
+    """
+    monkeypatch.setattr(hosted_tenant, "_QUIET_SECONDS", 1.0)
+    monkeypatch.setattr(hosted_tenant, "POINTER_LOOK_SECONDS", 0.25)
+    monkeypatch.setattr(awaited_logs, "_MISSING_SECONDS", 3.0)
+    monkeypatch.setattr(blocked, "_ENDED_LOOKS", 10_000)
 
 
 @asynccontextmanager
-async def serving(settings: Settings, log: Path) -> AsyncIterator[tuple[Service, str]]:
-    """A projector, and where its health is."""
+async def serving(settings: Settings) -> AsyncIterator[str]:
+    """Where the health is of a projector at work in this process."""
     port = free_port()
-    service = http_service("projector", settings, log, port=port)
-    await service.start()
+    health = f"http://127.0.0.1:{port + 1}"
+    serving = asyncio.create_task(service.run(settings.model_copy(update={"port": port})))
+
+    async def is_ready() -> bool:
+        if serving.done():
+            serving.result()
+        async with httpx.AsyncClient(timeout=60) as client:
+            try:
+                return (await client.get(f"{health}/health/ready")).is_success
+            except httpx.TransportError:
+                return False
+
     try:
-        yield service, f"http://127.0.0.1:{port + 1}"
+        await until(is_ready, what="the projector", seconds=START_SECONDS)
+        yield health
     finally:
-        await service.stop()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
 
 
 async def are_parked(health: str, count: int) -> None:
@@ -67,11 +93,11 @@ async def has_no_reasons(health: str) -> bool:
     return await reasons(health) == []
 
 
-async def test_tenants_are_folded_parked_and_woken(settings: Settings, tmp_path: Path) -> None:
+async def test_tenants_are_folded_parked_and_woken(settings: Settings) -> None:
     async with (
         Runfold.of(settings.log()) as own,
         new_tenants(settings, 3) as tenants,
-        serving(settings, tmp_path / "projector.log") as (_, health),
+        serving(settings) as health,
     ):
         for tenant in tenants:
             run = await ended_run(tenant.runfold, f"of {tenant.name}")
@@ -97,10 +123,10 @@ async def test_tenants_are_folded_parked_and_woken(settings: Settings, tmp_path:
         await until(lambda: has_no_reasons(health), what="the end of all reasons")
 
 
-async def test_records_that_nobody_announced_wake_a_parked_tenant(settings: Settings, tmp_path: Path) -> None:
+async def test_records_that_nobody_announced_wake_a_parked_tenant(settings: Settings) -> None:
     async with (
         new_tenants(settings, 1) as [tenant],
-        serving(settings, tmp_path / "projector.log") as (_, health),
+        serving(settings) as health,
     ):
         run = await tenant.runfold.open_run(agent_id="a")
         await is_folded(tenant, run, end=1)
@@ -115,24 +141,24 @@ async def test_records_that_nobody_announced_wake_a_parked_tenant(settings: Sett
         await are_parked(health, 1)
 
 
-async def test_sweeps_keep_no_tenant_active(settings: Settings, tmp_path: Path) -> None:
+async def test_sweeps_keep_no_tenant_active(settings: Settings) -> None:
     # One sweep follows the other, as on a machine that is too busy.
     settings = settings.model_copy(update={"sweep_seconds": 0.001})
     async with (
         new_tenants(settings, 1) as [tenant],
-        serving(settings, tmp_path / "projector.log") as (_, health),
+        serving(settings) as health,
     ):
         await is_folded(tenant, await ended_run(tenant.runfold), end=3)
         await are_parked(health, 1)
 
 
-async def test_a_session_of_a_parked_tenant_expires(settings: Settings, tmp_path: Path) -> None:
+async def test_a_session_of_a_parked_tenant_expires(settings: Settings) -> None:
     async with (
         new_tenants(settings, 1) as [tenant],
-        serving(settings, tmp_path / "projector.log") as (_, health),
+        serving(settings) as health,
     ):
         sessions, over = tenant.runfold.sessions, ""
-        for seconds in (15, 60, 240):  # a busy machine may take long to park a tenant
+        for seconds in (10, 40, 240):  # a busy machine may take long to park a tenant
             over = f"over-{seconds}"
             expires_at = datetime.now(UTC) + timedelta(seconds=seconds)
             await sessions.create(app="a", session_id=over, expires_at=expires_at)
@@ -151,10 +177,10 @@ async def test_a_session_of_a_parked_tenant_expires(settings: Settings, tmp_path
         await are_parked(health, 1)
 
 
-async def test_an_error_of_one_tenant_is_named_and_stops_no_other(settings: Settings, tmp_path: Path) -> None:
+async def test_an_error_of_one_tenant_is_named_and_stops_no_other(settings: Settings) -> None:
     async with (
         new_tenants(settings, 2) as [broken, sound],
-        serving(settings, tmp_path / "projector.log") as (_, health),
+        serving(settings) as health,
     ):
         log, topic = settings.log(), tenant_topic(settings)
         async with Publisher.connect(log) as publisher:
@@ -178,12 +204,10 @@ async def test_an_error_of_one_tenant_is_named_and_stops_no_other(settings: Sett
         await until(lambda: has_no_reasons(health), what="the end of all reasons")
 
 
-async def test_a_tenant_that_is_dropped_while_it_is_active_is_hosted_no_more(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_a_tenant_that_is_dropped_while_it_is_active_is_hosted_no_more(settings: Settings) -> None:
     async with (
         new_tenants(settings, 2) as [dropped, kept],
-        serving(settings, tmp_path / "projector.log") as (_, health),
+        serving(settings) as health,
     ):
         run = await dropped.runfold.open_run(agent_id="a")
         await is_folded(dropped, run, end=1)
@@ -216,12 +240,10 @@ async def is_parked_without_work(tenant: OneTenant, health: str) -> None:
     await until(stays_parked, what="a parked tenant that nothing wakes")
 
 
-async def test_an_opener_that_dies_before_its_first_record_keeps_no_tenant_active(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_an_opener_that_dies_before_its_first_record_keeps_no_tenant_active(settings: Settings) -> None:
     async with (
         new_tenants(settings, 1) as [tenant],
-        serving(settings, tmp_path / "projector.log") as (_, health),
+        serving(settings) as health,
     ):
         connection = tenant.runfold.connection
         run_id, log_id = new_event_id(), new_log_id()
@@ -238,10 +260,10 @@ async def test_an_opener_that_dies_before_its_first_record_keeps_no_tenant_activ
         await are_parked(health, 1)
 
 
-async def test_a_run_without_a_topic_keeps_no_tenant_active(settings: Settings, tmp_path: Path) -> None:
+async def test_a_run_without_a_topic_keeps_no_tenant_active(settings: Settings) -> None:
     async with (
         new_tenants(settings, 1) as [tenant],
-        serving(settings, tmp_path / "projector.log") as (_, health),
+        serving(settings) as health,
     ):
         connection = tenant.runfold.connection
         life = Life(run_id=new_event_id(), log_id=new_log_id(), agent_id="a")
@@ -262,11 +284,11 @@ async def test_a_run_without_a_topic_keeps_no_tenant_active(settings: Settings, 
         await until(lambda: has_no_reasons(health), what="the end of all reasons")
 
 
-async def test_one_tenant_is_rebuilt_beside_its_host(settings: Settings, tmp_path: Path) -> None:
+async def test_one_tenant_is_rebuilt_beside_its_host(settings: Settings) -> None:
     settings = settings.model_copy(update={"retire_seconds": 4})
     async with (
         new_tenants(settings, 2) as [tenant, _],
-        serving(settings, tmp_path / "projector.log") as (_, health),
+        serving(settings) as health,
     ):
         runs = [await ended_run(tenant.runfold) for _ in range(3)]
         for run in runs:
@@ -305,7 +327,7 @@ async def test_the_logs_of_a_tenant_are_signed_before_it_is_parked(
     settings = settings.model_copy(update={"signing_keys": new_keys(tmp_path), "signing_seconds": 3600})
     async with (
         new_tenants(settings, 2) as tenants,
-        serving(settings, tmp_path / "projector.log") as (_, health),
+        serving(settings) as health,
     ):
         for tenant in tenants:
             await is_folded(tenant, await ended_run(tenant.runfold), end=3)

@@ -1,5 +1,6 @@
 """What tests start ends with them, however they end."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,7 +9,6 @@ import tempfile
 from pathlib import Path
 from uuid import uuid4
 
-import pytest
 from tests.processes import START_SECONDS, until
 
 from runfold.local import Service
@@ -33,14 +33,20 @@ async def test_that_hangs(kafka, mongo, tmp_path, request):
 """
 
 
-@pytest.mark.parametrize(
-    ("killed", "number"),
-    [("controller", signal.SIGTERM), ("controller", signal.SIGKILL), ("worker", signal.SIGKILL)],
-)
-async def test_nothing_is_left_of_tests_that_are_killed(
-    tmp_path: Path, killed: str, number: signal.Signals
-) -> None:
-    suite, ready = tmp_path / "test_hang.py", tmp_path / "ready"
+async def test_nothing_is_left_of_tests_that_are_killed(tmp_path: Path) -> None:
+    async with asyncio.TaskGroup() as sessions:
+        for killed, number in (
+            ("controller", signal.SIGTERM),
+            ("controller", signal.SIGKILL),
+            ("worker", signal.SIGKILL),
+        ):
+            folder = tmp_path / f"{killed}-{number}"
+            folder.mkdir()
+            sessions.create_task(check_nothing_is_left(folder, killed, number))
+
+
+async def check_nothing_is_left(folder: Path, killed: str, number: signal.Signals) -> None:
+    suite, ready = folder / "test_hang.py", folder / "ready"
     suite.write_text(SUITE)
     temporary = Path(tempfile.mkdtemp())  # the path of a socket is short
     mark = f"RUNFOLD_TEST_MARK={uuid4().hex}"
@@ -52,10 +58,10 @@ async def test_nothing_is_left_of_tests_that_are_killed(
         await until(lambda: exists(ready), what="the test that hangs", seconds=START_SECONDS)
 
     session = Service(
-        "tests", [*pytest_, *options, str(suite)], ready=hangs, log=tmp_path / "log", env=variables
+        "tests", [*pytest_, *options, str(suite)], ready=hangs, log=folder / "log", env=variables
     )
-    await session.start()
     try:
+        await session.start()
         worker, service = json.loads(ready.read_text())
         assert {session.pid, worker, service} <= set(marked(mark))
         databases = databases_of(marked(mark))
@@ -66,7 +72,7 @@ async def test_nothing_is_left_of_tests_that_are_killed(
     finally:
         await session.kill()
 
-    assert [folder for folder in databases if folder.exists()] == []
+    assert [database for database in databases if database.exists()] == []
 
 
 def marked(mark: str) -> list[int]:

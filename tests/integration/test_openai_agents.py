@@ -449,14 +449,16 @@ async def test_everything_reads_the_same_after_a_rebuild_from_the_logs(
 
 async def everything(url: str) -> dict[str, Any]:
     """The items of every session and its ledger, by its id."""
-    found: dict[str, Any] = {}
-    async with httpx.AsyncClient(base_url=f"{url}/v1/", timeout=30) as client:
-        listed = (await client.get("sessions", params={"limit": 1000})).raise_for_status().json()
-        for session_id in (one["session_id"] for one in listed["sessions"]):
+    async with httpx.AsyncClient(base_url=f"{url}/v1/", timeout=60) as client:
+
+        async def of_session(session_id: str) -> tuple[Any, Any]:
             ledger = await client.get(f"sessions/{quote(session_id, safe='')}/ledger")
             async with RunfoldSession(session_id, url) as session:
-                found[session_id] = (await session.get_items(), ledger.raise_for_status().json())
-    return found
+                return await session.get_items(), ledger.raise_for_status().json()
+
+        listed = (await client.get("sessions", params={"limit": 1000})).raise_for_status().json()
+        ids = [one["session_id"] for one in listed["sessions"]]
+        return dict(zip(ids, await asyncio.gather(*map(of_session, ids)), strict=True))
 
 
 def _shown(part: Any) -> Any:

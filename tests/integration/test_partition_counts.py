@@ -19,7 +19,7 @@ from runfold.verify.memories import verify_memories
 from runfold_schemas.errors import ConfigurationError
 from runfold_schemas.topics import PARTITIONS_DEFAULT
 
-RUNS = 15
+RUNS = 6
 
 
 async def test_a_client_creates_the_topics_with_the_default_number(own_settings: OwnSettings) -> None:

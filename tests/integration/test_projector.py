@@ -122,7 +122,7 @@ async def test_a_repeated_event_counts_once_after_many_others_a_merge_a_restart_
     await run.publish(repeated)
     for number in range(100):  # one page each, so that they are merged
         await stack.holds(run, (await run.publish(PlannerNote(note=str(number)))).offset)
-    for number in range(10_000):
+    for number in range(2_000):
         await run.send(AssistantMessage(message=str(number)))
     await run.flush()
 

@@ -17,12 +17,12 @@ from runfold import AssistantMessage, Run, Runfold, UserMessage
 from runfold.local import Service
 from runfold.settings import Settings
 
-KILLS = 20 * ROUNDS
+KILLS = 6 if ROUNDS == 1 else 20 * ROUNDS
 LAG = 1_000
 """Records that are still to be folded, at the least, where a kill counts."""
 RUNS = 24
 BATCH = 100
-BACKLOG = 40_000
+BACKLOG = 20_000
 """What is kept ahead of the workers: far more than both of them fold in a life and while a publish
 is on its way.
 """

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
+from tests.killing import ROUNDS
 from tests.segmenting import HandArchive, seal
 from tests.servers import OwnSettings
 
 from runfold import Runfold, UserMessage
 from runfold.settings import Settings
 
-WRITERS, SEALS, IN_FLIGHT = 4, 8, 20
+WRITERS, SEALS, IN_FLIGHT = 4, 4 * ROUNDS, 20
 
 
 @pytest.fixture

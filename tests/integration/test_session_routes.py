@@ -2,6 +2,7 @@
 with which field.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -469,11 +470,11 @@ async def everything(api: httpx.AsyncClient) -> dict[str, bytes]:
         path = f"/v1/sessions/{quote(session['session_id'], safe='')}"
         user = quote(session["user"], safe="")
         app = f"/v1/apps/{quote(session['app'], safe='')}"
-        for each in (
+        paths = (
             *(path, f"{path}?include=events", f"{path}/events", f"{path}/ledger"),
             *(f"/v1/runs/{session['run_id']}", f"{app}/state", f"{app}/users/{user}/state"),
-        ):
-            response = await api.get(each)
+        )
+        for each, response in zip(paths, await asyncio.gather(*map(api.get, paths)), strict=True):
             assert response.status_code == 200, response.text
             answers[each] = response.content
     return answers

@@ -20,6 +20,7 @@ from tests.vertex_clients import caller, vertex
 from runfold import Run, Runfold, UserMessage
 from runfold.openai_agents import RunfoldSession
 from runfold.settings import Settings
+from runfold_schemas.catalog import Life
 
 WORDS = ("one", "two", "three")
 EARLY = datetime(2030, 1, 2, tzinfo=UTC)
@@ -42,9 +43,12 @@ async def runfold(settings: Settings) -> AsyncIterator[Runfold]:
 
 async def archive_all(runfold: Runfold, bases: dict[str, int]) -> None:
     """Moves the last topic of every open run to the archive. `bases` are those of the topics."""
-    for life in await runfold.connection.catalog.open_lives(""):
+
+    async def archive(life: Life) -> None:
         run = cast(Run, SimpleNamespace(run_id=life.run_id, life=life))
         bases[life.run_id] = (await archive_run(runfold, run, bases.get(life.run_id, 0))).base
+
+    await asyncio.gather(*map(archive, await runfold.connection.catalog.open_lives("")))
 
 
 async def test_every_kind_of_session_and_a_follower_go_on_across_segments(

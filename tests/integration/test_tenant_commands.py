@@ -13,6 +13,7 @@ from tests.commands import command
 from tests.tails import create_topics, delete_topics
 
 from runfold import ImagePart, Runfold, TextPart, UserMessage
+from runfold.cli.tenants import drop
 from runfold.identity.administration import KeyAdministration
 from runfold.log.admin import LogAdmin
 from runfold.log.publisher import Outgoing, Publisher
@@ -20,6 +21,7 @@ from runfold.log.reader import read
 from runfold.log.verdicts import Begin
 from runfold.settings import Settings
 from runfold.store.database import connect
+from runfold.tenants import dropping
 from runfold.tenants.dropping import drop_tenant
 from runfold.tenants.registry import Tenant, mark_dropping, read_tenants, settings_of, tenant_topic
 from runfold_schemas.codec import Record
@@ -38,6 +40,12 @@ def settings(kafka: str, mongo: str, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture
 def name() -> str:
     return f"t{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drop in this process does not wait for processes to leave the tenant."""
+    monkeypatch.setattr(dropping, "LEAVE_SECONDS", 0.1)
 
 
 async def run(settings: Settings, *arguments: str) -> str:
@@ -242,6 +250,7 @@ async def test_a_tenant_that_is_dropped_leaves_nothing_and_its_name_is_free(sett
     await delete_topics(settings.kafka, foreign)
 
 
+@pytest.mark.usefixtures("_no_processes")
 async def test_a_drop_that_breaks_off_is_finished_by_another(settings, name):
     own = await filled(settings, name)
 
@@ -256,7 +265,7 @@ async def test_a_drop_that_breaks_off_is_finished_by_another(settings, name):
     assert "is being dropped" in await fails(settings, "add", name)
     assert "is being dropped" in await fails(settings, "quota", name, "--open-runs", "1")
     assert (await command(settings, "keys", "add", "late", "--tenant", name))[0] != 0
-    await run(settings, "drop", name, "--yes")
+    await drop(settings, name=name)
     assert await left_of(own) == set()
 
 
@@ -309,6 +318,7 @@ async def test_an_export_has_every_record_and_blob(settings, name, tmp_path):
     assert "does not exist" in await fails(settings, "export", "no-such-tenant", str(tmp_path / "x"))
 
 
+@pytest.mark.usefixtures("_no_processes")
 async def test_an_export_is_brought_back_with_its_offsets_and_times(settings, name, tmp_path):
     own = await filled(settings, name)
     await run(settings, "quota", name, "--open-runs", "7")
@@ -316,7 +326,7 @@ async def test_an_export_is_brought_back_with_its_offsets_and_times(settings, na
     folder = tmp_path / "export"
     await run(settings, "export", name, str(folder))
     assert "exists: drop it first" in await fails(settings, "import", str(folder))
-    await run(settings, "drop", name, "--yes")
+    await drop(settings, name=name)
 
     await run(settings, "import", str(folder))
 
@@ -339,13 +349,14 @@ def set_in_manifest(folder: Path, **fields: object) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
+@pytest.mark.usefixtures("_no_processes")
 async def test_an_import_never_takes_a_database_that_is_in_use(settings, name, tmp_path):
     other, leftover = f"{name}-other", f"{name}-left"
     await run(settings, "add", name)
     await run(settings, "add", other)
     folder = tmp_path / "export"
     await run(settings, "export", name, str(folder))
-    await run(settings, "drop", name, "--yes")
+    await drop(settings, name=name)
     async with connect(settings.mongo, leftover) as database:
         await database["runs.x"].insert_one({"_id": "r"})
 
@@ -365,11 +376,12 @@ async def test_an_import_never_takes_a_database_that_is_in_use(settings, name, t
     assert (await tenant_of(settings, name)).database == leftover
 
 
+@pytest.mark.usefixtures("_no_processes")
 async def test_claims_need_verdicts_from_the_same_record_on_after_an_import(settings, name, tmp_path):
     await run(settings, "add", name)
     folder = tmp_path / "export"
     await run(settings, "export", name, str(folder))
-    await run(settings, "drop", name, "--yes")
+    await drop(settings, name=name)
     compacted = {"cleanup.policy": "compact"}
     begin = Begin(partition=0, offset=5000)
     written = {
@@ -409,11 +421,12 @@ async def test_a_mark_that_a_drop_has_left_does_not_keep_a_new_tenant_away(setti
     assert (await tenant_of(settings, name)).dropping is False
 
 
+@pytest.mark.usefixtures("_no_processes")
 async def test_an_export_that_was_changed_is_not_brought_back(settings, name, tmp_path):
     own = await filled(settings, name)
     folder = tmp_path / "export"
     await run(settings, "export", name, str(folder))
-    await run(settings, "drop", name, "--yes")
+    await drop(settings, name=name)
     [log] = (folder / "topics").glob("run.*/0.jsonl")
     log.write_text(log.read_text().replace("Look", "Lock"))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.explaining import explained
+from tests.killing import ROUNDS
 from tests.processes import projections, projector
 from tests.servers import OwnSettings
 from tests.tenants import OneTenant, is_folded, new_tenants
@@ -15,7 +16,7 @@ from tests.tenants import OneTenant, is_folded, new_tenants
 from runfold import AssistantMessage, Run, Runfold, StateChanged
 from runfold.settings import Settings
 
-KILLS = 6
+KILLS = 3 * ROUNDS
 TENANTS = 3
 RUNS = 3
 

@@ -1,17 +1,18 @@
 """Tenants in one process while a server is away, or refuses one of them."""
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import httpx
 from tests.guarded_mongo import guarded_mongo
-from tests.integration.test_hosted_tenants import are_parked, has_no_reasons, reasons, serving
-from tests.processes import until
+from tests.integration.test_hosted_tenants import are_parked, has_no_reasons, reasons
+from tests.processes import http_service, until
 from tests.servers import OwnSettings
 from tests.tenants import ended_run, hosted, is_folded, new_tenants
 
-from runfold.local import LocalStack
+from runfold.local import LocalStack, Service, free_port
 from runfold.settings import Settings
 
 
@@ -19,6 +20,18 @@ def quick(own_settings: OwnSettings, **fields: object) -> Settings:
     return own_settings(
         session_timeout_seconds=6, sweep_seconds=1, park_seconds=2, publisher_park_seconds=1, **fields
     )
+
+
+@asynccontextmanager
+async def serving(settings: Settings, log: Path) -> AsyncIterator[tuple[Service, str]]:
+    """A projector in a process of its own, and where its health is."""
+    port = free_port()
+    service = http_service("projector", settings, log, port=port)
+    await service.start()
+    try:
+        yield service, f"http://127.0.0.1:{port + 1}"
+    finally:
+        await service.stop()
 
 
 async def names(health: str, *words: str) -> bool:

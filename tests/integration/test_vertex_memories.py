@@ -358,16 +358,13 @@ async def test_a_rebuild_reads_the_same(settings: Settings, url: str):
 
 async def everything(url: str) -> dict[str, list[Any]]:
     """What the wire lists of all engines."""
-    async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         engines = (await http.get(ENGINES, params={"pageSize": 1000})).json()["reasoningEngines"]
-        found = {}
-        for engine in engines:
-            name = engine["name"]
+
+        async def of_engine(name: str) -> list[Any]:
             listed = (await http.get(f"/v1/{name}/memories", params={"pageSize": 1000})).json()["memories"]
             near = {"scope": SCOPE, "similaritySearchParams": {"searchQuery": "tea", "topK": 100}}
-            found[name] = [
-                engine,
-                *listed,
-                (await http.post(f"/v1/{name}/memories:retrieve", json=near)).json(),
-            ]
-        return found
+            return [*listed, (await http.post(f"/v1/{name}/memories:retrieve", json=near)).json()]
+
+        read = await asyncio.gather(*(of_engine(engine["name"]) for engine in engines))
+        return {engine["name"]: [engine, *of] for engine, of in zip(engines, read, strict=True)}

@@ -17,8 +17,8 @@ import httpx
 import pytest
 import zstandard
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
 from pymongo import AsyncMongoClient
+from tests.erasing import every_record
 from tests.key_servers import VAULT_TOKEN, broken, vault
 from tests.processes import DEADLINE_SECONDS, until
 from tests.sealed_services import sealed_api, sealed_settings
@@ -124,21 +124,15 @@ def events() -> list[Any]:
 
 async def kafka_bytes(settings: Settings) -> list[tuple[str, bytes]]:
     """Every record of the installation: key, headers and value."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka)
-    await admin.start()
-    try:
-        names = [name for name in await admin.list_topics() if name.startswith(f"{settings.prefix}.")]
-        described = await admin.describe_topics(names)
-    finally:
-        await admin.close()
-    found = []
-    for topic in described:
-        for partition in topic["partitions"]:
-            async for records in read(settings.log(), topic["topic"], partition=partition["partition"]):
-                for record in records:
-                    headers = b"".join(value for _, value in record.headers if value)
-                    found.append((topic["topic"], (record.key or b"") + headers + (record.value or b"")))
-    return found
+    return [
+        (
+            topic,
+            b"".join(
+                [record.key or b"", *(value or b"" for _, value in record.headers), record.value or b""]
+            ),
+        )
+        async for topic, record in every_record(settings)
+    ]
 
 
 async def mongo_bytes(settings: Settings) -> list[tuple[str, bytes]]:
@@ -354,7 +348,7 @@ def cached(away: float, *, cache_seconds: float) -> Iterator[None]:
 
 
 async def test_while_the_operators_key_is_away_cached_keys_serve_for_the_stated_time(
-    settings: Settings, tmp_path: Path
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = tmp_path / "key"
     key.write_text(b64encode(new_key()).decode())
@@ -362,15 +356,16 @@ async def test_while_the_operators_key_is_away_cached_keys_serve_for_the_stated_
         update={
             "prefix": f"t{uuid4().hex[:8]}",
             "encryption_key": f"file:{key}",
-            "encryption_cache_seconds": 10.0,
+            "encryption_cache_seconds": 4.0,
         }
     )
     async with Runfold.of(log) as runfold:
         run = await runfold.open_run(agent_id="desk")
         await run.publish(UserMessage(message="before"))
+        monkeypatch.setattr("runfold.encryption.keys._READY_SECONDS", 1)
         content = key.read_text()
         key.unlink()
-        with cached(time.monotonic(), cache_seconds=10):
+        with cached(time.monotonic(), cache_seconds=4):
             await run.publish(UserMessage(message="cached"))
 
         async def fails() -> bool:
@@ -401,17 +396,18 @@ async def test_while_vault_is_away_cached_keys_serve_and_then_writes_wait_and_fa
             update={
                 "prefix": f"t{uuid4().hex[:8]}",
                 "encryption_key": f"vault+http://{server.url}/v1/transit/keys/runfold",
-                "encryption_cache_seconds": 14.0,
+                "encryption_cache_seconds": 6.0,
             }
         )
         async with Runfold.of(log) as runfold:
             run = await runfold.open_run(agent_id="desk")
             await run.publish(UserMessage(message="before"))
+            monkeypatch.setattr("runfold.encryption.keys._READY_SECONDS", 2)
             server.fault = broken(503)
             away = time.monotonic()
             stored = ["before"]
-            while time.monotonic() < away + 3:
-                with cached(away, cache_seconds=14):
+            while time.monotonic() < away + 2:
+                with cached(away, cache_seconds=6):
                     await run.publish(UserMessage(message="cached"))
                     stored.append("cached")
                     assert "before" in " ".join(message.model_dump_json() for message in await run.ledger())

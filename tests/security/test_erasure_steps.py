@@ -43,7 +43,8 @@ from runfold_schemas.topics import RunTopic
 @pytest.fixture
 def settings(kafka: str, mongo: str) -> Settings:
     name = f"t{uuid4().hex[:8]}"
-    return Settings(kafka=kafka, mongo=mongo, prefix=name, database=name, wait_timeout_seconds=20)
+    names = {"prefix": name, "database": name}
+    return Settings(kafka=kafka, mongo=mongo, partitions=2, wait_timeout_seconds=20, **names)
 
 
 def sealed_by(settings: Settings, folder: Path) -> Settings:

@@ -26,6 +26,7 @@ from tests.evidence import (
     swapped_at,
 )
 from tests.processes import Projections, projections, projector, reaches, until, working
+from tests.servers import OwnSettings
 from tests.tails import delete_topics
 
 from runfold import Memory, Run, Runfold, UserMessage
@@ -44,7 +45,7 @@ EVENTS = 20
 @pytest.fixture(scope="module")
 def settings(kafka: str, mongo: str, tmp_path_factory: pytest.TempPathFactory) -> Settings:
     name, keys = f"t{uuid4().hex[:8]}", new_keys(tmp_path_factory.mktemp("keys"))
-    return Settings(kafka=kafka, mongo=mongo, prefix=name, database=name, signing_keys=keys)
+    return Settings(kafka=kafka, mongo=mongo, prefix=name, database=name, partitions=2, signing_keys=keys)
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +64,8 @@ async def signing(settings: Settings, stored: Projections) -> AsyncIterator[Head
 async def signed_run(runfold: Runfold, stored: Projections, signing: HeadSigner) -> Run:
     """A run whose head was signed at offsets 10 and 20."""
     run = await runfold.open_run(agent_id="desk")
-    for end in (EVENTS // 2, EVENTS):
-        while (await run.publish(UserMessage(message=f"message {uuid4()}"))).offset < end - 1:
-            pass
+    for begin, end in ((1, EVENTS // 2), (EVENTS // 2, EVENTS)):
+        await run.publish_batch([UserMessage(message=f"message {uuid4()}") for _ in range(begin, end)])
         await until(lambda end=end: reaches(stored, run, end - 1), what="the state")
         await signing.sign_new()
     return run
@@ -160,10 +160,9 @@ async def test_nothing_is_signed_twice_without_a_new_record(
     assert (await report_of(settings, stored)).trees == before.trees
 
 
-async def test_a_forged_tree_is_named(kafka: str, mongo: str, tmp_path: Path):
+async def test_a_forged_tree_is_named(own_settings: OwnSettings, tmp_path: Path):
     """A stranger signs heads, and the signer goes on behind that."""
-    name = f"t{uuid4().hex[:8]}"
-    settings = Settings(kafka=kafka, mongo=mongo, prefix=name, database=name, signing_keys=new_keys(tmp_path))
+    settings = own_settings(partitions=2, signing_keys=new_keys(tmp_path))
     (tmp_path / "strange").mkdir()
     strange = settings.model_copy(update={"signing_keys": new_keys(tmp_path / "strange")})
     async with Runfold.of(settings.log()) as runfold, projections(settings) as stored:
@@ -182,9 +181,8 @@ async def test_a_forged_tree_is_named(kafka: str, mongo: str, tmp_path: Path):
     assert all("is not trusted" in detail for _, detail in faults)
 
 
-async def test_a_changed_memory_is_found(kafka: str, mongo: str, tmp_path: Path):
-    name = f"t{uuid4().hex[:8]}"
-    settings = Settings(kafka=kafka, mongo=mongo, prefix=name, database=name, signing_keys=new_keys(tmp_path))
+async def test_a_changed_memory_is_found(own_settings: OwnSettings, tmp_path: Path):
+    settings = own_settings(partitions=2, signing_keys=new_keys(tmp_path))
     async with Runfold.of(settings.log()) as runfold, projections(settings) as stored:
         async with working(settings, stored.edition), signer(settings, stored) as signing:
             await runfold.memories.create_bank("desk")
@@ -201,33 +199,26 @@ async def test_a_changed_memory_is_found(kafka: str, mongo: str, tmp_path: Path)
         assert (fault.kind, fault.where) == ("changed records", f"{at.topic}, partition {at.partition}")
 
 
-async def test_a_removed_tree_is_noticed_by_the_next_one(kafka: str, mongo: str, tmp_path: Path):
-    name = f"t{uuid4().hex[:8]}"
-    settings = Settings(kafka=kafka, mongo=mongo, prefix=name, database=name, signing_keys=new_keys(tmp_path))
+async def test_a_removed_tree_is_noticed_by_the_next_one(own_settings: OwnSettings, tmp_path: Path):
+    settings = own_settings(partitions=2, signing_keys=new_keys(tmp_path))
     async with Runfold.of(settings.log()) as runfold, projections(settings) as stored:
         async with working(settings, stored.edition), signer(settings, stored) as signing:
             await signed_run(runfold, stored, signing)
             await signed_run(runfold, stored, signing)
         assert (await report_of(settings, stored)).faults == []
 
-        await rewrite_log(settings, Partition(f"{name}.evidence", 0), removed_at(1))
+        await rewrite_log(settings, Partition(f"{settings.prefix}.evidence", 0), removed_at(1))
 
         faults = (await report_of(settings, stored)).faults
         assert {fault.kind for fault in faults} == {"changed trees"}
         assert "offset 1" in faults[0].where
 
 
-async def test_the_bucket_shows_that_the_last_trees_were_removed(kafka: str, mongo: str, tmp_path: Path):
-    name, folder = f"t{uuid4().hex[:8]}", tmp_path / "bucket"
-    settings = Settings(
-        kafka=kafka,
-        mongo=mongo,
-        prefix=name,
-        database=name,
-        signing_keys=new_keys(tmp_path),
-        evidence_bucket=SecretUrl(folder.as_uri()),
-    )
-    evidence = Partition(f"{name}.evidence", 0)
+async def test_the_bucket_shows_that_the_last_trees_were_removed(own_settings: OwnSettings, tmp_path: Path):
+    folder = tmp_path / "bucket"
+    bucket = SecretUrl(folder.as_uri())
+    settings = own_settings(partitions=2, signing_keys=new_keys(tmp_path), evidence_bucket=bucket)
+    evidence = Partition(f"{settings.prefix}.evidence", 0)
     async with Runfold.of(settings.log()) as runfold, projections(settings) as stored:
         async with working(settings, stored.edition), signer(settings, stored) as signing:
             run = await signed_run(runfold, stored, signing)
@@ -324,24 +315,15 @@ async def test_records_behind_the_last_head_are_counted(
     assert (report.faults, report.unsigned) == ([], 1)
 
 
-async def test_a_service_signs_and_a_stranger_checks_the_proof(kafka: str, mongo: str, tmp_path: Path):
-    name = f"t{uuid4().hex[:8]}"
-    settings = Settings(
-        kafka=kafka,
-        mongo=mongo,
-        prefix=name,
-        database=name,
-        signing_keys=new_keys(tmp_path),
-        signing_seconds=0.3,
-    )
+async def test_a_service_signs_and_a_stranger_checks_the_proof(own_settings: OwnSettings, tmp_path: Path):
+    settings = own_settings(partitions=2, signing_keys=new_keys(tmp_path), signing_seconds=0.3)
     assert settings.signing_keys is not None
     keys = settings.signing_keys
     service = projector(settings, tmp_path / "projector.log")
     await service.start()
     async with Runfold.of(settings.log()) as runfold:
         run = await runfold.open_run(agent_id="desk")
-        for number in range(40):
-            await run.publish(UserMessage(message=f"message {number}"))
+        await run.publish_batch([UserMessage(message=f"message {number}") for number in range(40)])
 
         async def is_proved() -> bool:
             return (await command(settings, "proof", run.run_id, "7"))[0] == 0

@@ -44,7 +44,8 @@ def key_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def settings(kafka: str, key_file: Path) -> LogSettings:
     name = f"t{uuid4().hex[:8]}"
-    return Settings(kafka=kafka, prefix=name, database=name, encryption_key=f"file:{key_file}").log()
+    names = {"prefix": name, "database": name}
+    return Settings(kafka=kafka, partitions=2, encryption_key=f"file:{key_file}", **names).log()
 
 
 @pytest.fixture

@@ -103,10 +103,10 @@ async def test_what_a_foreign_producer_sent_in_clear_is_in_its_log_alone(
     places = {f"{settings.prefix}.run", "MongoDB pages"}
 
     async def is_stored() -> bool:  # dead letters are written before pages
-        return await places_with(settings, runfold, marker, tmp_path) >= places
+        return await places_with(settings, marker, tmp_path) >= places
 
     await until(is_stored, what="the page")
-    assert await places_with(settings, runfold, marker, tmp_path) == places
+    assert await places_with(settings, marker, tmp_path) == places
     own = {name: getattr(settings, name) for name in ("kafka", "mongo", "prefix", "database")}
     keyless = Settings(**own)
     code, printed = await command(keyless, "dead-letters", "show", letter["id"])
@@ -117,12 +117,12 @@ async def test_what_a_foreign_producer_sent_in_clear_is_in_its_log_alone(
     assert (await api.post(f"{path}/requeue", json=mended)).status_code == 200
     assert await last_message(run) == f"mended {marker}"
     assert (await shown(api, path))["value"] == value
-    assert await places_with(settings, runfold, marker, tmp_path) == places
+    assert await places_with(settings, marker, tmp_path) == places
 
     assert (await api.delete(f"/v1/runs/{run.run_id}")).status_code in (200, 202, 204)
 
     async def is_gone() -> bool:
-        return not await places_with(settings, runfold, marker, tmp_path)
+        return not await places_with(settings, marker, tmp_path)
 
     await until(is_gone, what="the deletion of the run")
     letter = await shown(api, path)

@@ -1,7 +1,9 @@
 """`runfold encryption`."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
@@ -16,6 +18,9 @@ from runfold.settings import Settings
 from runfold.tenants.registry import read_tenants, settings_of
 from runfold_schemas.errors import ConfigurationError
 
+_TENANTS_AT_ONCE: Final = 16
+"""How many tenants are rotated at the same time. Each waits for its services."""
+
 
 async def rotate_keys(settings: Settings) -> None:
     """Rotates the keys of the installation and of all its tenants."""
@@ -26,13 +31,20 @@ async def rotate_keys(settings: Settings) -> None:
     tenants = [settings, *(settings_of(settings, each) for each in registry.all() if not each.dropping)]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("keys"))
     log = settings.log("runfold/encryption")
+    slots = asyncio.Semaphore(_TENANTS_AT_ONCE)
     async with Publisher.connect(log) as publisher:
         with Progress(*columns, console=new_console(stderr=True)) as bar:
-            for tenant in tenants:
-                task = bar.add_task(tenant.prefix, total=None)
-                show = partial(_show, bar, task)
-                count = await rotate(tenant.log("runfold/encryption"), wrapping, publisher, report=show)
-                bar.update(task, visible=count is not None)
+
+            async def rotate_tenant(tenant: Settings) -> None:
+                async with slots:
+                    task = bar.add_task(tenant.prefix, total=None)
+                    show = partial(_show, bar, task)
+                    count = await rotate(tenant.log("runfold/encryption"), wrapping, publisher, report=show)
+                    bar.update(task, visible=count is not None)
+
+            async with asyncio.TaskGroup() as tasks:
+                for tenant in tenants:
+                    tasks.create_task(rotate_tenant(tenant))
     final = datetime.now(UTC) + timedelta(seconds=5 * COMPACTION_SECONDS)
     report(
         "",

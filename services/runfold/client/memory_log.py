@@ -11,6 +11,7 @@ from runfold.client.memory import MemorySelection, Published
 from runfold.client.pages import ListPlace, page_of
 from runfold.encryption.hiding import hide_revision
 from runfold.log.fetch_answer import SkippedAt
+from runfold.log.leaders import Leaders
 from runfold.log.settings import LogSettings
 from runfold.log.shared import deciding, partitions_of, read_counting
 from runfold_projections.memory import (
@@ -150,9 +151,10 @@ async def fold_memories(
 ) -> LoggedMemories:
     """The fold of these partitions, from their beginning to their end as it is now."""
     fold = MemoryFold({})
-    for at in partitions:
-        async for keyed in read_counting(settings, at, skipped(at)):
-            fold.take(keyed.key, keyed.event, keyed.offset)
+    async with Leaders.connect(settings) as leaders:
+        for at in partitions:
+            async for keyed in read_counting(settings, at, skipped(at), leaders=leaders):
+                fold.take(keyed.key, keyed.event, keyed.offset)
     return LoggedMemories(
         {key: state.head for key, state in fold.heads.items()},
         {key: record for key, record in fold.records().items() if record is not None},
@@ -169,10 +171,11 @@ async def fold_banks(
 ) -> dict[str, BankRecord]:
     """The banks of these partitions of `{prefix}.banks`."""
     banks: dict[str, BankRecord | None] = {}
-    for at in partitions:
-        async for keyed in read_counting(settings, at, skipped(at)):
-            bank_id = bank_of(keyed.event)
-            banks[bank_id] = apply_to_bank(banks.get(bank_id), keyed.event)
+    async with Leaders.connect(settings) as leaders:
+        for at in partitions:
+            async for keyed in read_counting(settings, at, skipped(at), leaders=leaders):
+                bank_id = bank_of(keyed.event)
+                banks[bank_id] = apply_to_bank(banks.get(bank_id), keyed.event)
     return {bank_id: bank for bank_id, bank in banks.items() if bank is not None}
 
 

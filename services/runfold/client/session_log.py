@@ -24,6 +24,7 @@ from runfold.encryption.hiding import hide_session, hide_values
 from runfold.encryption.subjects import user_subject
 from runfold.log.catalog import partition_of
 from runfold.log.fetch_answer import SkippedAt
+from runfold.log.leaders import Leaders
 from runfold.log.reader import LogGoneError
 from runfold.log.settings import LogSettings
 from runfold.log.shared import read_counting
@@ -137,9 +138,10 @@ async def fold_shared(
     is now.
     """
     folded = SharedFold({})
-    for at in partitions:
-        async for keyed in read_counting(settings, at, skipped(at)):
-            folded.take(keyed.key, keyed.event, keyed.offset)
+    async with Leaders.connect(settings) as leaders:
+        for at in partitions:
+            async for keyed in read_counting(settings, at, skipped(at), leaders=leaders):
+                folded.take(keyed.key, keyed.event, keyed.offset)
     return folded
 
 

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from runfold.encryption.subjects import subject_of_scope
 from runfold.erasure.contents import Readable, of_event
 from runfold.log.catalog_view import CatalogView
+from runfold.log.ends import LogEnds
+from runfold.log.leaders import Leaders
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
 from runfold.log.shared import Keyed, decided_event, partitions_of
@@ -134,26 +136,36 @@ def is_scope_of(key: str, user: str) -> bool:
 async def find_traces(settings: LogSettings, catalog: CatalogView, *, user: str, subject: str) -> Traces:
     """Reads the topics of sessions and of memories. Raises `UnavailableError`."""
     topics, traces = settings.topics, Traces()
-    for topic in (topics.sessions, topics.memories):
-        for at in partitions_of(topics, topic):
-            await catalog.read_skips([at.partition])
-            await _read(settings, at, catalog, traces, user=user, subject=subject)
+    partitions = [*partitions_of(topics, topics.sessions), *partitions_of(topics, topics.memories)]
+    await catalog.read_skips(range(topics.partitions))
+    async with LogEnds.connect(settings) as ends:
+        end_of = await ends.ends_of(partitions)
+        for at in partitions:
+            if end_of.get(at) != 0:
+                await _read(settings, at, ends.leaders, catalog, traces, user=user, subject=subject)
     return traces
 
 
 async def _read(
-    settings: LogSettings, at: Partition, catalog: CatalogView, traces: Traces, *, user: str, subject: str
+    settings: LogSettings,
+    at: Partition,
+    leaders: Leaders,
+    catalog: CatalogView,
+    traces: Traces,
+    *,
+    user: str,
+    subject: str,
 ) -> None:
     """Takes the events under keys that have something of the user. Each counts once."""
     needles = json.dumps(user, ensure_ascii=False)[1:-1].encode(errors="surrogatepass"), subject.encode()
     keys: set[bytes | None] = set()
-    async with aclosing(read(settings, at.topic, partition=at.partition)) as reading:
+    async with aclosing(read(settings, at.topic, partition=at.partition, leaders=leaders)) as reading:
         async for records in reading:
             keys.update(record.key for record in records if _may_name(record, needles))
     if not keys:
         return
     seen: set[tuple[str, str]] = set()
-    async with aclosing(read(settings, at.topic, partition=at.partition)) as reading:
+    async with aclosing(read(settings, at.topic, partition=at.partition, leaders=leaders)) as reading:
         async for records in reading:
             for record in records:
                 if record.key not in keys:

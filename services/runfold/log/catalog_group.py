@@ -34,6 +34,11 @@ _FETCH_WAIT_MS = 500
 once.
 """
 
+_LEAVE_SECONDS: Final = 2.0
+"""How long a member that leaves waits for what it takes at present. That may wait for the block
+that was left, and what was not committed comes again.
+"""
+
 _MECHANISMS: Final = {"PLAIN": SASLPlaintext, "SCRAM-SHA-256": SASLScram256, "SCRAM-SHA-512": SASLScram512}
 
 OnAssigned = Callable[[set[int]], Awaitable[None]]
@@ -222,7 +227,9 @@ def _broker(settings: LogSettings) -> KafkaBroker:
     }
     # FastStream takes a text for one address, whatever commas it has.
     plain["bootstrap_servers"] = [address.strip() for address in settings.kafka.split(",")]
-    return KafkaBroker(logger=None, consumer_only=True, security=security, **plain)
+    return KafkaBroker(
+        logger=None, consumer_only=True, security=security, graceful_timeout=_LEAVE_SECONDS, **plain
+    )
 
 
 def security_of(options: Mapping[str, Any]) -> BaseSecurity | None:

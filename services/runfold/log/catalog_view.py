@@ -226,7 +226,10 @@ class CatalogView:
         the archive alone come last.
         """
         listed: dict[int, set[int]] = {}
-        async with aclosing(self._listed_lives(of_interest, listed)) as lives:
+        async with (
+            Leaders.connect(self._settings) as leaders,
+            aclosing(self._listed_lives(leaders, of_interest, listed)) as lives,
+        ):
             async for life in lives:
                 yield life
         archived = self._settings.archived
@@ -239,7 +242,7 @@ class CatalogView:
                         yield life
 
     async def _listed_lives(
-        self, of_interest: OfInterest | None, listed: dict[int, set[int]]
+        self, leaders: Leaders, of_interest: OfInterest | None, listed: dict[int, set[int]]
     ) -> AsyncGenerator[Life, None]:
         """The lives of the catalog. `listed` gets the hashes of all keys of the partitions that
         lack archived runs.
@@ -257,6 +260,7 @@ class CatalogView:
                 partition.places.remaining(),
                 end=partition.position,
                 verdicts=self._reading.verdicts,
+                leaders=leaders,
             )
             async with aclosing(runs):
                 async for key, values in runs:

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from runfold.log.catalog import is_life
+from runfold.log.leaders import Leaders
 from runfold.log.life_places import RemainingLives, hash_of
 from runfold.log.settings import LogSettings
 from runfold.log.verdicts import Verdicts, read_settled
@@ -22,20 +23,26 @@ class RunLives(NamedTuple):
 
 
 async def runs_of(
-    settings: LogSettings, at: Partition, remaining: RemainingLives, *, end: int, verdicts: Verdicts
+    settings: LogSettings,
+    at: Partition,
+    remaining: RemainingLives,
+    *,
+    end: int,
+    verdicts: Verdicts,
+    leaders: Leaders,
 ) -> AsyncGenerator[RunLives, None]:
     """The lives of each run before `end`, which are those of `remaining`, in the order of each
     run's last record. Raises `UnavailableError`.
     """
     held = HeldLives(remaining)
-    async with aclosing(read_settled(settings, at, verdicts, end=end)) as batches:
+    async with aclosing(read_settled(settings, at, verdicts, end=end, leaders=leaders)) as batches:
         async for records in batches:
             for key, value in _lives(records):
                 for run in held.take(key, value):
                     yield run
     if remaining:
         # Compaction has removed records since they were counted, because later ones came.
-        later = read_settled(settings, at, verdicts, first_offset=end)
+        later = read_settled(settings, at, verdicts, first_offset=end, leaders=leaders)
         async with aclosing(later) as batches:
             async for records in batches:
                 for key, value in _lives(records):

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from runfold.log.catalog import partition_of
+from runfold.log.leaders import Leaders
 from runfold.log.publisher import Ack, Outgoing, Publisher, record_size
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
@@ -108,7 +109,7 @@ class Keyed(NamedTuple):
 
 
 async def read_counting(
-    settings: LogSettings, at: Partition, skipped: Collection[range]
+    settings: LogSettings, at: Partition, skipped: Collection[range], *, leaders: Leaders | None = None
 ) -> AsyncIterator[Keyed]:
     """The events of one partition that count, up to its end as it is now. An event counts once
     under its key, even if it was sent several times. Undecodable and skipped records are left out;
@@ -116,7 +117,7 @@ async def read_counting(
     """
     seen: set[tuple[str, str]] = set()
     topics = settings.topics
-    async for records in read(settings, at.topic, partition=at.partition):
+    async for records in read(settings, at.topic, partition=at.partition, leaders=leaders):
         for record in records:
             try:
                 keyed = decided_event(topics, record, at, skipped)

@@ -18,9 +18,9 @@ from runfold.evidence.bucket import Copied, EvidenceBucket
 from runfold.evidence.log import Heads, LoggedTree, read_trees
 from runfold.log.catalog import folded_life, is_life, partition_of
 from runfold.log.catalog_view import CatalogView
+from runfold.log.leaders import Leaders
 from runfold.log.partition_counts import counted
 from runfold.log.reader import LogGoneError, read
-from runfold.log.segments import SegmentBook
 from runfold.log.settings import LogSettings
 from runfold.log.verdicts import Verdicts, read_settled
 from runfold.store.edition import Edition
@@ -113,10 +113,10 @@ async def verify_chains(
     `unsigned_seconds` has to have a head. Raises `UnavailableError`.
     """
     log = await counted(log)
-    async with CatalogView.connect(log) as catalog:
+    async with Leaders.connect(log) as leaders, CatalogView.connect(log, leaders=leaders):
         comparing = _compared(
             log,
-            catalog.segments,
+            leaders,
             stores,
             trusted,
             run_id=run_id,
@@ -130,7 +130,7 @@ async def verify_chains(
 
 async def _compared(
     log: LogSettings,
-    segments: SegmentBook,
+    leaders: Leaders,
     stores: Edition,
     trusted: Collection[str],
     *,
@@ -148,7 +148,7 @@ async def _compared(
             continue
         name = f"run {run.run_id}" if run else f"{at.topic}, partition {at.partition}"
         try:
-            copies = {KAFKA: await _logged(log, at, segments)}
+            copies = {KAFKA: await _logged(log, at, leaders)}
         except (LogGoneError, ArchiveDamagedError) as error:
             if run and isinstance(error, LogGoneError):
                 gone.add(run)
@@ -166,14 +166,14 @@ async def _compared(
         return
     verdicts = Verdicts(log)
     for number in range(topics.partitions) if run_id is None else [partition_of(topics, run_id)]:
-        lives = await _lives(log, number, verdicts)
+        lives = await _lives(log, number, verdicts, leaders)
         some = {run for run in gone if partition_of(topics, run.run_id) == number}
         _look_up(some, lives, topics, report)
         for life, _ in lives.values():
             at = Partition(topics.run(life.run_id, life.log_id), 0)
             if life.deleted or at in signed or run_id not in (None, life.run_id):
                 continue
-            if (fault := await _unsigned(log, at, unsigned_seconds, segments)) is not None:
+            if (fault := await _unsigned(log, at, unsigned_seconds, leaders)) is not None:
                 report.faults.append(ChainFault("unsigned log", f"run {life.run_id}", fault))
         yield report
     if run_id is not None and not (report.logs or report.deletions or report.faults):
@@ -204,10 +204,12 @@ def _look_up(
             report.faults.append(ChainFault("missing log", f"run {run.run_id}", detail))
 
 
-async def _lives(log: LogSettings, number: int, verdicts: Verdicts) -> dict[bytes, CatalogLife]:
+async def _lives(
+    log: LogSettings, number: int, verdicts: Verdicts, leaders: Leaders
+) -> dict[bytes, CatalogLife]:
     """The lives of a partition of the catalog."""
     lives: dict[bytes, CatalogLife] = {}
-    reading = read_settled(log, Partition(log.topics.catalog, number), verdicts)
+    reading = read_settled(log, Partition(log.topics.catalog, number), verdicts, leaders=leaders)
     async with aclosing(reading):
         with suppress(LogGoneError):
             async for records in reading:
@@ -220,9 +222,9 @@ async def _lives(log: LogSettings, number: int, verdicts: Verdicts) -> dict[byte
     return lives
 
 
-async def _unsigned(log: LogSettings, at: Partition, seconds: float, segments: SegmentBook) -> str | None:
+async def _unsigned(log: LogSettings, at: Partition, seconds: float, leaders: Leaders) -> str | None:
     """The fault of a log without a head, None if it is empty or new."""
-    reading = read(log, at.topic, end=1, segments=segments)
+    reading = read(log, at.topic, end=1, leaders=leaders)
     async with aclosing(reading):
         try:
             async for first, *_ in reading:
@@ -359,9 +361,9 @@ async def _until_gone(trees: AsyncIterator[LoggedTree]) -> AsyncIterator[LoggedT
         return
 
 
-async def _logged(log: LogSettings, at: Partition, segments: SegmentBook) -> dict[int, Seen]:
+async def _logged(log: LogSettings, at: Partition, leaders: Leaders) -> dict[int, Seen]:
     seen: dict[int, Seen] = {}
-    reading = read(log, at.topic, partition=at.partition, segments=segments)
+    reading = read(log, at.topic, partition=at.partition, leaders=leaders)
     async with aclosing(reading):
         async for records in reading:
             seen |= _seen(records)

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from runfold.log.catalog_view import CatalogView
 from runfold.log.ends import LogEnds
 from runfold.log.fetch_answer import SkippedAt
+from runfold.log.leaders import Leaders
 from runfold.log.reader import read
 from runfold.log.settings import LogSettings
 from runfold.log.shared import partitions_of
@@ -74,9 +75,11 @@ def _stale(at: Partition, reached: int, end: int) -> SharedDifference:
 async def _keys_after(log: LogSettings, offsets: Mapping[Partition, int]) -> set[str]:
     """The keys of all records from these offsets on."""
     keys = set[str]()
-    for at, offset in offsets.items():
-        async for records in read(log, at.topic, partition=at.partition, first_offset=offset):
-            keys.update(record.key.decode(errors="replace") for record in records if record.key)
+    async with Leaders.connect(log) as leaders:
+        for at, offset in offsets.items():
+            reading = read(log, at.topic, partition=at.partition, first_offset=offset, leaders=leaders)
+            async for records in reading:
+                keys.update(record.key.decode(errors="replace") for record in records if record.key)
     return keys
 
 
