@@ -10,7 +10,7 @@ from tests.processes import DEADLINE_SECONDS
 from tests.querying import projected, ready_api
 from tests.session_verbs import patiently
 
-from runfold import Runfold
+from runfold import Memory, Runfold
 from runfold.client.memories import Memories
 from runfold.client.memory import MemorySelection, MemoryVerbs
 from runfold.client.memory_log import fold_memories
@@ -37,13 +37,17 @@ LASTING = timedelta(minutes=2)
 
 async def check_memories_rebuild(settings: Settings) -> None:
     """Drops all that is in MongoDB, lets a projector begin again from the logs, and compares all
-    that can be read.
+    that can be read. If there is no bank, the caller runs alone, and one is made.
     """
     lasting_until = datetime.now(UTC) + LASTING
     async with (
         opened_memories(settings) as memories,
         connect(settings.mongo, settings.database) as database,
     ):
+        banks, _ = await patiently(lambda: memories.banks(limit=1))
+        if not banks:
+            bank = await memories.create_bank()
+            await memories.create(bank.bank_id, Memory(scope={"user": "ann"}, fact="likes tea"))
         editions = Editions(database)
         assert await differences(settings, Edition.of(database, await editions.current_or_first())) == []
         before = await everything_remembered(settings, memories, lasting_until)

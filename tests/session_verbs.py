@@ -65,12 +65,16 @@ async def differences(settings: Settings, stores: Edition) -> list[Any]:
 
 async def check_rebuild(settings: Settings, *, before: Settings | None = None) -> None:
     """Drops all that is in MongoDB, lets a projector begin again from the logs, and compares all
-    that can be read. `before` are the settings of the projector before, if they were others.
+    that can be read. `before` are the settings of the projector before, if they were others. If
+    there is no session, the caller runs alone, and one is made.
     """
     async with (
         opened("stored", settings) as sessions,
         connect(settings.mongo, settings.database) as database,
     ):
+        listed, _ = await patiently(lambda: sessions.list(limit=1))
+        if not listed:
+            await sessions.create(app="shop", user="ann", state={"app:k": 1, "user:k": 2, "k": 3})
         editions = Editions(database)
         stores = Edition.of(database, await editions.current_or_first())
         assert await differences(before or settings, stores) == []

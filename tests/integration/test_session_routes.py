@@ -450,7 +450,7 @@ async def test_everything_is_the_same_after_a_rebuild_from_the_logs(api, app, pr
     path = await created(api, app=app, user="ann", state={"app:k": 1, "user:k": BIG, "k": None})
     await api.post(f"{path}/events", json=[note("a"), note("b", state_delta={"app:k": 2})])
     before = await everything(api)
-    assert len(before) > 10
+    assert path in before
 
     await projector.rebuild()
 

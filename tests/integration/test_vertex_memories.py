@@ -348,8 +348,8 @@ async def test_an_operation_is_answered_again(url: str, engine: str):
 
 
 async def test_a_rebuild_reads_the_same(settings: Settings, url: str):
+    await rememberer(url, await new_engine(url)).create("likes tea", scope=SCOPE)
     before = await everything(url)
-    assert sum(map(len, before.values())) > 20
 
     await check_memories_rebuild(settings)
 

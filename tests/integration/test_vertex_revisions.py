@@ -207,9 +207,9 @@ async def test_rollbacks_and_updates_at_once_all_leave_their_revision(url: str, 
 
 
 async def test_a_rebuild_reads_the_same(settings: Settings, google: Any):
+    await google.update((await google.create("one")).name, "two")
     names = [one.name for one in await google.list()]
     before = [await google.revisions(name) for name in names]
-    assert sum(map(len, before)) > 20
 
     await check_memories_rebuild(settings)
 

@@ -380,9 +380,9 @@ async def answered(http: httpx.AsyncClient, path: str, **params: Any) -> dict[st
     return response.json()
 
 
-async def test_a_rebuild_reads_the_same(settings: Settings, http: httpx.AsyncClient):
+async def test_a_rebuild_reads_the_same(settings: Settings, http: httpx.AsyncClient, google: Caller):
+    await google.create("ann", display_name="Trip", session_state={"n": 1})
     before = await everything(http)
-    assert len(before) > 20
 
     await check_rebuild(settings)
 
