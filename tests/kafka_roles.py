@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from aiokafka import AIOKafkaProducer
 from tests.kafka_rights import execute
+from tests.processes import DEADLINE_SECONDS
 from tests.secured_kafka import by_password
 
 from runfold import Runfold
@@ -66,4 +67,4 @@ async def append(producer: AIOKafkaProducer, topic: str, run_id: str, data: Data
     sent = producer.send_and_wait(
         topic, record.value, key=record.key, headers=list(record.headers), partition=0
     )
-    return (await asyncio.wait_for(sent, 20)).offset
+    return (await asyncio.wait_for(sent, DEADLINE_SECONDS)).offset

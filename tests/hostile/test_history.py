@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from tests.killing import ROUNDS
-from tests.processes import until
+from tests.processes import DEADLINE_SECONDS, until
 
 from runfold import Runfold, UserMessage
 from runfold.local import LocalStack, Service, StartError, ready_line
@@ -90,7 +90,7 @@ async def test_a_program_that_works_is_waited_for_and_a_line_says_so(
 async def test_a_program_that_works_and_never_says_anything_is_given_up(tmp_path: Path) -> None:
     service = python("while True: pass", log=tmp_path / "log", start_seconds=0.1)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         with pytest.raises(StartError, match=r"program was not ready in 0\.1 s without progress"):
             await service.start()
 

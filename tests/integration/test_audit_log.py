@@ -40,7 +40,7 @@ async def audited(kafka: str, mongo: str, tmp_path: Path) -> AsyncIterator[Audit
     api = http_service("api", settings, tmp_path / "api.log", port=port)
     await api.start()
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             yield Audited(api, client, path)
     finally:
         await api.stop()

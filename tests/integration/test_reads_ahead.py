@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from tests.processes import DEADLINE_SECONDS
 from tests.querying import Projected, projected, query_and_reading
 
 from runfold import AssistantMessage, PlannerNote, Run, Runfold, UserMessage
@@ -304,10 +305,10 @@ async def test_a_slow_log_does_not_delay_what_is_stored(
         await stored.holds(run, last.offset)
 
     async def silence(*_: object, **__: object) -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     monkeypatch.setattr(recent, "newest", silence)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         history = await readers.history(run.run_id, min_offset=last.offset)
 
     assert history.end == last.offset + 1
@@ -325,7 +326,7 @@ async def test_a_leader_that_is_silent_is_asked_for_again(
     forgotten: list[Partition] = []
 
     async def silence(*_: object, **__: object) -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     monkeypatch.setattr(runs, "_QUICK_SECONDS", 0.05)
     monkeypatch.setattr(recent, "newest", silence)

@@ -16,7 +16,7 @@ MEGABYTE = 1_000_000
 
 @pytest.fixture
 async def api(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=url, timeout=30) as api:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as api:
         yield api
 
 

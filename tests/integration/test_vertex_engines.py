@@ -340,7 +340,7 @@ async def test_a_rebuild_reads_the_same(settings: Settings, url: str):
     await rememberer(url, name).create(scope=SCOPE)
 
     async def engines() -> list[Any]:
-        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
             return list((await http.get(ENGINES, params={"pageSize": 1000})).json()["reasoningEngines"])
 
     before = await engines()

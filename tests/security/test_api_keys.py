@@ -332,7 +332,7 @@ async def process_of(settings: Settings, **variables: str) -> AsyncIterator[str]
 
 async def test_a_process_that_starts_knows_all_keys(settings, keys, head):
     made = await keys.add(KeyGrant(name="before the start"), by="a test")
-    async with process_of(settings) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with process_of(settings) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
 
         async def answers() -> bool:
             try:

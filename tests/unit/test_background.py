@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.processes import DEADLINE_SECONDS
 
 from runfold.client.background import BackgroundLoop, KeptConnection, background
 from runfold.client.background_reading import BackgroundReading
@@ -370,7 +371,7 @@ def test_a_loop_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch):
         patched.setattr("asyncio.events.new_event_loop", fail)
         thread = threading.Thread(target=start, daemon=True)
         thread.start()
-        thread.join(10)
+        thread.join(DEADLINE_SECONDS)
 
     assert [str(error) for error in failures] == ["[Errno 24] Too many open files"]
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+from tests.processes import DEADLINE_SECONDS
 
 from runfold.access.connection import DirectConnection
 from runfold.access.sessions import session_connection
@@ -78,7 +79,7 @@ async def test_tasks_of_one_loop_share_the_connection_until_the_last_block_is_le
             await left.wait()
             assert await connection.run(use)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         await asyncio.gather(first(), second())
 
     assert len(made) == 1

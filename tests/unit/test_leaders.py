@@ -10,6 +10,7 @@ import pytest
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.offset import OffsetRequest
+from tests.processes import DEADLINE_SECONDS
 
 from runfold.log import ends as ends_module
 from runfold.log import leaders as module
@@ -36,7 +37,7 @@ class Client:
     async def send(self, node: int, request: Any) -> Any:
         self.asked.append(node)
         if node == 1:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         if isinstance(request, OffsetRequest):
             topics = [name for name, _ in request._topics if name not in "ac"]
             return SimpleNamespace(topics=[(name, [(0, 0, -1, 7)]) for name in topics])
@@ -55,7 +56,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
 async def test_a_broker_that_hangs_is_asked_once(client: Any):
     leaders = Leaders(client)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         for _ in range(3):
             assert (await leaders.find([A, B])).leaders == {A: 1, B: 2}
 
@@ -67,7 +68,7 @@ async def test_a_broker_that_hangs_delays_no_connection_to_another(monkeypatch: 
 
     async def connect(_: str, port: int, **__: Any) -> Any:
         if port == 1:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         return SimpleNamespace(connected=lambda: True)
 
     monkeypatch.setattr(aiokafka.client, "create_conn", connect)
@@ -78,7 +79,7 @@ async def test_a_broker_that_hangs_delays_no_connection_to_another(monkeypatch: 
     hung = asyncio.create_task(client.ready(1))
     await asyncio.sleep(0)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         assert await client.ready(2)
 
     assert not hung.done()
@@ -95,7 +96,7 @@ async def test_calls_share_requests_and_wait_for_no_other_broker(
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         searches = await asyncio.gather(*(leaders.look([B], LATEST) for _ in range(5)))
 
     assert not hung.done()
@@ -127,7 +128,7 @@ async def test_look_ups_that_ask_again_end_with_the_connection(client: Any, wher
     leaders.close(KafkaConnectionError("closed"))
 
     with pytest.raises(KafkaConnectionError, match="closed"):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             await waiting
 
 
@@ -164,7 +165,7 @@ async def test_a_partition_is_missing_only_if_two_requests_miss_it(client: Any):
 async def test_a_leader_is_forgotten_if_it_hangs_or_the_look_up_is_canceled(client: Any):
     leaders = Leaders(client)
     await leaders.find([A, B])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         assert not (await leaders.look([A], LATEST)).offsets
     assert leaders.leader(A) is None
 

@@ -3,6 +3,8 @@
 import asyncio
 import threading
 
+from tests.processes import DEADLINE_SECONDS
+
 from runfold.access.locks import NamedLocks
 
 THREADS = 8
@@ -37,7 +39,7 @@ def test_tasks_of_many_loops_exclude_each_other():
 async def test_different_names_do_not_wait_for_each_other():
     locks = NamedLocks()
 
-    async with asyncio.timeout(10), locks.of("a"), locks.of("b"):
+    async with asyncio.timeout(DEADLINE_SECONDS), locks.of("a"), locks.of("b"):
         assert locks.of("a") is not locks.of("b")
 
 
@@ -74,7 +76,7 @@ async def test_a_cancelled_task_gives_its_turn_to_the_next():
         else:
             cancelled.cancel()
             await lock.__aexit__()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             await asyncio.wait([cancelled])
             await next_one
 

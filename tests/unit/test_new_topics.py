@@ -9,6 +9,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.errors import KafkaConnectionError, ProducerClosed
+from tests.processes import DEADLINE_SECONDS
 
 from runfold.log import leaders
 from runfold.log.producer import Producer
@@ -74,7 +75,7 @@ async def test_a_partition_with_a_leader_waits_for_no_other_partition(connect: C
     brokers = connect(one_leader)
     leaderless = asyncio.create_task(brokers.know(0))
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         await brokers.know(1)
 
     await asyncio.sleep(0.05)
@@ -116,7 +117,7 @@ async def test_a_broker_that_hangs_is_asked_once(connect: Connect, monkeypatch: 
     monkeypatch.setattr(leaders.random, "shuffle", lambda nodes: nodes.sort(key=lambda node: node != hung))
 
     for _ in range(3):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             await brokers.know(0)
         brokers.forget()
 
@@ -129,7 +130,7 @@ async def test_nobody_is_asked_for_callers_that_were_canceled(connect: Connect):
 
     brokers = connect(away)
     caller = asyncio.create_task(brokers.know(0))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while not brokers.asked:
             await asyncio.sleep(0.01)
 
@@ -148,7 +149,7 @@ async def test_an_unforeseen_error_is_raised_by_all_that_wait(connect: Connect):
     brokers = connect(broken)
     callers = [asyncio.create_task(brokers.know(number)) for number in range(3)]
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         errors = await asyncio.gather(*callers, return_exceptions=True)
 
     assert [str(error) for error in errors] == ["no such bytes"] * 3

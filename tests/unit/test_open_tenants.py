@@ -11,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 from tests.api_tenants import mark_dropping, put
 from tests.principals import EVERY_SCOPE
+from tests.processes import DEADLINE_SECONDS
 
 from runfold.http.authentication import Authentication
 from runfold.http.principal import Principal
@@ -82,7 +83,7 @@ async def test_a_request_of_a_dropped_tenant_ends_and_its_parts_are_closed(clien
     marked_at = time.monotonic()
     mark_dropping(tenants, "acme")
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         answer = await endless
         while made[0].closed_at == float("inf"):
             await asyncio.sleep(0.05)

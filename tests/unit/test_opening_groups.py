@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.processes import DEADLINE_SECONDS
 
 from runfold.log.opening_groups import OpeningGroups
 
@@ -40,7 +41,7 @@ class Callers:
 
 
 async def test_a_few_callers_never_wait():
-    callers = Callers(OpeningGroups(group_max=100, wait_seconds=60))
+    callers = Callers(OpeningGroups(group_max=100, wait_seconds=600))
 
     await callers.call(4)
 
@@ -48,7 +49,7 @@ async def test_a_few_callers_never_wait():
 
 
 async def test_later_callers_come_in_together_when_half_of_the_group_has_finished():
-    callers = Callers(OpeningGroups(group_max=100, wait_seconds=60))
+    callers = Callers(OpeningGroups(group_max=100, wait_seconds=600))
     await callers.call(20)
     before = len(callers.inside)
     await callers.finish(before)
@@ -63,7 +64,7 @@ async def test_later_callers_come_in_together_when_half_of_the_group_has_finishe
 
 
 async def test_a_group_has_a_limit():
-    callers = Callers(OpeningGroups(group_max=10, wait_seconds=60))
+    callers = Callers(OpeningGroups(group_max=10, wait_seconds=600))
     await callers.call(60)
     before = len(callers.inside)
 
@@ -76,13 +77,13 @@ async def test_a_group_that_hangs_stops_no_other_for_long():
     callers = Callers(OpeningGroups(group_max=100, wait_seconds=0.02))
     await callers.call(30)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while len(callers.inside) < 30:
             await asyncio.sleep(0.005)
 
 
 async def test_a_caller_that_is_canceled_while_it_waits_takes_no_place():
-    groups = OpeningGroups(group_max=100, wait_seconds=60)
+    groups = OpeningGroups(group_max=100, wait_seconds=600)
     callers = Callers(groups)
     await callers.call(20)
     for task in callers.tasks[10:]:
@@ -93,5 +94,5 @@ async def test_a_caller_that_is_canceled_while_it_waits_takes_no_place():
 
     with pytest.raises(asyncio.CancelledError):
         await callers.tasks[-1]
-    async with asyncio.timeout(20), groups.join():
+    async with asyncio.timeout(DEADLINE_SECONDS), groups.join():
         assert callers.inside == []

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from tests.processes import DEADLINE_SECONDS
 
 from runfold import ConfigurationError
 from runfold.projector import service
@@ -73,7 +74,7 @@ async def test_a_later_refusal_is_logged_and_the_projector_goes_on(
     logins = Logins(True, False, False, True)
     monkeypatch.setattr(service, "connect_worker", logins.connect)
     projecting = asyncio.create_task(service.Projector(Settings()).project())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         for _ in range(2):
             await logins.works.wait()
             logins.works.clear()

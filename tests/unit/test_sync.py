@@ -13,6 +13,7 @@ from typing import Any, Self, get_type_hints
 import pytest
 from tests.builders import event
 from tests.faces import INTERNAL
+from tests.processes import DEADLINE_SECONDS
 
 from runfold import AssistantMessage, Position, UserMessage, sync
 from runfold.client import recording
@@ -305,7 +306,7 @@ def test_waiting_streams_leave_the_background_loop_its_threads():
     gate = threading.Event()
 
     def waiting() -> Iterator[Any]:
-        gate.wait(30)
+        gate.wait(10 * DEADLINE_SECONDS)
         yield from CHUNKS
 
     run = open_run()
@@ -317,7 +318,7 @@ def test_waiting_streams_leave_the_background_loop_its_threads():
         reader.start()
 
     async def look_up() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 9092)
 
     background().call(look_up())

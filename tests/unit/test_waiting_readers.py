@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.processes import DEADLINE_SECONDS
 
 from runfold.query import waiting_readers as module
 from runfold.query.waiting_readers import WaitingReaders
@@ -102,14 +103,14 @@ async def test_a_reader_is_woken_by_progress_of_its_own_only(
     before = looks.count, others.count
     looks.found = others.found = "it"
     streams.told.put_nowait("a")
-    found = await asyncio.wait_for(reader, 20)
+    found = await asyncio.wait_for(reader, DEADLINE_SECONDS)
     await turns()
 
     assert found == "it"
     assert (looks.count, others.count) == (before[0] + 1, before[1])
     assert streams.opened == 1
     streams.told.put_nowait("b")
-    assert await asyncio.wait_for(other, 20) == "it"
+    assert await asyncio.wait_for(other, DEADLINE_SECONDS) == "it"
 
 
 async def test_what_changed_while_the_stream_opened_is_not_missed(readers: WaitingReaders, edition: Any):
@@ -118,7 +119,7 @@ async def test_what_changed_while_the_stream_opened_is_not_missed(readers: Waiti
     await asyncio.sleep(0)
     looks.found = "it"
 
-    assert await asyncio.wait_for(reader, 20) == "it"
+    assert await asyncio.wait_for(reader, DEADLINE_SECONDS) == "it"
 
 
 async def test_without_a_stream_readers_look_after_pauses(
@@ -131,12 +132,12 @@ async def test_without_a_stream_readers_look_after_pauses(
     streams.told.put_nowait(UnavailableError("MongoDB", reason="no change streams"))
     await turns()
     before = looks.count
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while looks.count == before:
             await asyncio.sleep(0.002)
     looks.found = "it"
 
-    assert await asyncio.wait_for(reader, 20) == "it"
+    assert await asyncio.wait_for(reader, DEADLINE_SECONDS) == "it"
 
 
 async def test_without_an_edition_readers_look_after_pauses(
@@ -148,7 +149,7 @@ async def test_without_an_edition_readers_look_after_pauses(
     await turns()
     looks.found = "it"
 
-    assert await asyncio.wait_for(reader, 20) == "it"
+    assert await asyncio.wait_for(reader, DEADLINE_SECONDS) == "it"
 
 
 async def test_a_reader_gives_up_in_time(readers: WaitingReaders, edition: Any):
