@@ -367,6 +367,12 @@ async def test_metadata_is_merged_as_asked_and_nothing_is_consolidated_where_tha
     assert other["action"] == "created"
 
 
+async def test_facts_with_the_same_words_in_another_order_are_two_memories(without_model, bank):
+    for told in ("Anna lent Tom 50 euros", "Tom lent Anna 50 euros"):
+        [made] = await generated(without_model, bank, facts=[{"fact": told}])
+        assert (made["action"], made["memory"]["fact"]) == ("created", told)
+
+
 async def test_a_session_is_remembered_in_its_users_scope(api, bank):
     made = await api.post("/v1/sessions", json={"app": "shop", "user": "ben"})
     event = {"type": "user_message", "data": {"message": "I prefer window seats."}}

@@ -113,6 +113,17 @@ async def test_a_duplicate_is_an_update_with_what_was_extracted(
     assert [one.fact for one in newest.extracted_memories] == ["likes tea."]
 
 
+async def test_facts_with_the_same_words_in_another_order_are_two_memories(
+    without_model: str, engine: str, scope: dict[str, str]
+):
+    google = rememberer(without_model, engine)
+    for told in ("Anna lent Tom 50 euros", "Tom lent Anna 50 euros"):
+        await google.generate(direct_memories_source=facts(told), scope=scope)
+
+    kept = [one.memory.fact for one in await google.retrieve(scope)]
+    assert sorted(kept) == ["Anna lent Tom 50 euros", "Tom lent Anna 50 euros"]
+
+
 async def test_options_of_a_generation_are_those_of_what_it_leaves(
     without_model: str, engine: str, scope: dict[str, str]
 ):

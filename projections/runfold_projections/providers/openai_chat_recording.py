@@ -3,7 +3,7 @@ for this format only.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from runfold_projections.providers.openai_chat_deltas import join, members, tree
@@ -53,7 +53,9 @@ class ChatRecorder:
         self.blocks = Blocks("openai-chat", tool_names=tool_names)
         # The keys of blocks in the order of a whole message.
         self._content: list[Any] = []
+        # The ids of calls by their keys, and the newest keys by index, place and id.
         self._calls: dict[Any, str | None] = {}
+        self._newest: dict[int | str, Any] = {}
         self._thought: Any = None
         self._thoughts = 0
         self._reasoning: str | None = None
@@ -133,9 +135,9 @@ class ChatRecorder:
         delta = get(choice, "delta")
         # A delta may have text and reasoning. The reasoning precedes the text.
         if delta is not None:
-            self._take(_present(delta))
+            self._take(_present(delta), is_whole=False)
         elif (message := get(choice, "message")) is not None:
-            self._take(_present(message))
+            self._take(_present(message), is_whole=True)
         fields = self._keep_beside(choice, _OF_CHOICE)
         if (logprobs := fields.get("logprobs")) is not None:
             self._take_logprobs(logprobs)
@@ -159,7 +161,7 @@ class ChatRecorder:
         self._further[index] = join(self._further.get(index, {}), further)
         self.blocks.beside({"choices": list(self._further.values())})
 
-    def _take(self, fields: Iterable[tuple[str, Any]]) -> None:
+    def _take(self, fields: Iterable[tuple[str, Any]], *, is_whole: bool) -> None:
         for name, value in fields:
             match name:
                 case "role" | "parsed":
@@ -171,8 +173,7 @@ class ChatRecorder:
                 case "refusal":
                     self._take_refusal(value)
                 case "tool_calls":
-                    for position, call in enumerate(self._items(value, name)):
-                        self._take_call(call, position)
+                    self._take_calls(self._items(value, name), are_whole=is_whole)
                 case "function_call":
                     self._take_function_call(value)
                 case "audio":
@@ -243,12 +244,23 @@ class ChatRecorder:
         if not self._content:
             self.blocks.close(self._thought)
 
-    def _take_call(self, call: Any, position: int) -> None:
+    def _take_calls(self, calls: Sequence[Any], *, are_whole: bool) -> None:
+        if are_whole:
+            # Ids and indexes may be missing or repeated. The place is certain.
+            for position, call in enumerate(calls):
+                self._take_call(call, ("whole", position))
+            return
+        taken: set[Any] = set()
+        for position, call in enumerate(calls):
+            key = self._key_of(call, position if len(calls) > 1 else None, taken)
+            taken.add(key)
+            self._take_call(call, key)
+
+    def _take_call(self, call: Any, key: Any) -> None:
         tool_id = self.blocks.word(get(call, "id"))
         function = get(call, "function", "custom")
-        name = self.blocks.word(get(function, "name"))
-        key = self._call_key(get(call, "index"), position, tool_id=tool_id, name=name)
-        self.blocks.call(key, tool_id=tool_id, name=name)
+        self._calls[key] = self._calls.get(key) or tool_id
+        self.blocks.call(key, tool_id=tool_id, name=self.blocks.word(get(function, "name")))
         self._keep_members(key, call, function)
         if get(call, "type") == "custom" or key in self._custom:
             text = self._custom.get(key, "") + self.blocks.string(get(function, "input"))
@@ -270,19 +282,37 @@ class ChatRecorder:
         if kept := {name: value for name, value in rest.items() if value}:
             self._of_calls[key] = join(self._of_calls.get(key, {}), kept)
 
-    def _call_key(self, index: Any, position: int, *, tool_id: str, name: str) -> Any:
-        """The key of the call that a delta belongs to. Some servers omit `index`, or give every
-        call the same index.
+    def _key_of(self, delta: Any, position: int | None, taken: Collection[Any]) -> Any:
+        """The key of the call that a delta belongs to. `position` is the delta's place among
+        several, and `taken` are the calls of those before it. Some servers omit `index` or `id`, or
+        give every call the same.
         """
-        key: Any = ("call", index if isinstance(index, int) else position)
-        if isinstance(index, int) or tool_id:
-            first_id = self._calls.get(key)
-            if first_id and tool_id and name and tool_id != first_id:
-                key = (*key, tool_id)
-        elif self._calls:
-            key = next(reversed(self._calls))
-        self._calls[key] = self._calls.get(key) or tool_id
+        index, tool_id = get(delta, "index"), self.blocks.word(get(delta, "id"))
+        place = index if isinstance(index, int) else position
+        if place is not None:
+            key = self._newest.get(place)
+        else:
+            key = self._newest.get(tool_id) or next(reversed(self._calls), None)
+        if key is None or self._is_another(delta, key, is_taken=key in taken):
+            key = ("call", len(self._calls))
+        for of_call in (place, tool_id or None):
+            if of_call is not None:
+                self._newest[of_call] = key
         return key
+
+    def _is_another(self, delta: Any, key: Any, *, is_taken: bool) -> bool:
+        """Whether a delta begins another call than the one that it seems to belong to."""
+        tool_id, name = get(delta, "id"), get(get(delta, "function", "custom"), "name")
+        if not name:
+            return False
+        if tool_id and (first_id := self._calls[key]):
+            return bool(tool_id != first_id)
+        if is_taken:
+            return True
+        if name != self.blocks.name_of(key):
+            return not isinstance(get(delta, "index"), int) or self.blocks.has_arguments(key)
+        # Some servers repeat the name in each piece.
+        return self.blocks.has_whole_arguments(key)
 
     def _take_function_call(self, call: Any) -> None:
         """Takes the single call of the older form, which has no id. The call gets an id."""
@@ -304,7 +334,8 @@ class ChatRecorder:
     def _close(self) -> None:
         texts, calls = [*self._content, _REFUSAL, _AUDIO], list(self._calls)
         self._attach(texts, calls)
-        thought, self._thought, self._content, self._calls = self._thought, None, [], {}
+        thought, self._thought, self._content = self._thought, None, []
+        self._calls, self._newest = {}, {}
         for key in (thought, *texts, *calls):
             self.blocks.close(key)
 

@@ -162,6 +162,25 @@ class Blocks:
         """Adds a piece of the JSON text of a call's arguments."""
         self._block(key, "call").pieces.append(piece)
 
+    def name_of(self, key: Any) -> str:
+        """The name of the tool that the open call `key` calls, "" if it has not come yet."""
+        return self._block(key, "call").name
+
+    def has_arguments(self, key: Any) -> bool:
+        """Whether the arguments of the open call `key` have begun."""
+        block = self._block(key, "call")
+        return block.arguments is not None or any(block.pieces)
+
+    def has_whole_arguments(self, key: Any) -> bool:
+        """Whether the arguments of the open call `key` are the whole text of a JSON object."""
+        pieces = self._block(key, "call").pieces
+        if not pieces or not pieces[-1].rstrip().endswith("}"):
+            return False
+        try:
+            return isinstance(json.loads("".join(pieces)), dict)
+        except (ValueError, RecursionError):
+            return False
+
     def arguments(self, key: Any, arguments: Any) -> None:
         """Sets a call's arguments, decoded."""
         self._block(key, "call").arguments = arguments

@@ -11,6 +11,6 @@ Needs `runfold[memory]`. Importing this package loads no model, and no library e
 
 from runfold.embeddings.choice import embedder_of
 from runfold.embeddings.embedder import Embedder, Vector, Vectors
-from runfold.embeddings.nearest import DUPLICATE_DISTANCE, Neighbour, nearest
+from runfold.embeddings.nearest import Neighbour, nearest
 
-__all__ = ["DUPLICATE_DISTANCE", "Embedder", "Neighbour", "Vector", "Vectors", "embedder_of", "nearest"]
+__all__ = ["Embedder", "Neighbour", "Vector", "Vectors", "embedder_of", "nearest"]

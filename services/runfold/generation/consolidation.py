@@ -4,8 +4,8 @@
 2. The other facts are shown to the model, with the memories nearest to them. A decision of the
    model counts only if it names facts and a memory that were shown, and if it is the first decision
    about that memory.
-3. Facts that no decision names, and without a model all facts, update the nearest memory that may
-   be the same fact in other words. If there is none, they become new memories.
+3. Facts that no decision names, and without a model all other facts, become new memories: nearness
+   alone retires no fact.
 """
 
 import logging
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from runfold.client.memory import NearestMemory
-from runfold.generation.facts import DistinctFact, are_same_fact, distinct, normalised
+from runfold.generation.facts import DistinctFact, distinct, normalised
 from runfold.generation.model import Action, MemoryModel
 from runfold.generation.options import NewFact
 from runfold_projections.memory import MemoryRecord
@@ -67,7 +67,8 @@ async def consolidate(
 class _Consolidation:
     def __init__(self, facts: Sequence[DistinctFact], near: Sequence[Sequence[NearestMemory]]) -> None:
         self.decisions: list[Decision] = []
-        self._decision_by_memory: dict[str, Decision] = {}
+        self._decided: set[str] = set()
+        """The ids of the memories about which there is a decision."""
         self._facts = facts
         self._near = near
         self._undecided = dict(enumerate(facts))
@@ -100,16 +101,9 @@ class _Consolidation:
                 self._undecided.pop(index, None)
 
     def decide_the_rest(self) -> None:
-        """Decides about undecided facts: each updates a memory that says the same, or is new."""
-        for index, fact in self._undecided.items():
-            record = self._same_fact(index, fact)
-            if record is None:
-                self._decide(Decision("create", fact.text, fact.sources))
-            elif decision := self._decision_by_memory.get(record.memory_id):
-                decision.text = fact.text
-                decision.sources += fact.sources
-            else:
-                self._decide(Decision("update", fact.text, fact.sources, record))
+        """Makes each undecided fact a new memory."""
+        for fact in self._undecided.values():
+            self._decide(Decision("create", fact.text, fact.sources))
         self._undecided.clear()
 
     def _memories_to_show(self) -> list[MemoryRecord]:
@@ -135,23 +129,13 @@ class _Consolidation:
             return None
         return Decision(action.kind, "" if action.kind == "delete" else text, sources, record)
 
-    def _same_fact(self, index: int, fact: DistinctFact) -> MemoryRecord | None:
-        """The memory that says the same in other words."""
-        for near in self._near[index]:
-            decision = self._decision_by_memory.get(near.record.memory_id)
-            if decision is not None and decision.kind != "update":
-                continue
-            if are_same_fact(fact.text, near.record.memory.fact, distance=near.distance):
-                return near.record
-        return None
-
     def _decide(self, decision: Decision) -> None:
         self.decisions.append(decision)
         if decision.before is not None:
-            self._decision_by_memory[decision.before.memory_id] = decision
+            self._decided.add(decision.before.memory_id)
 
     def _is_free(self, record: MemoryRecord) -> bool:
-        return record.memory_id not in self._decision_by_memory
+        return record.memory_id not in self._decided
 
 
 def _has_text(record: MemoryRecord, text: str) -> bool:

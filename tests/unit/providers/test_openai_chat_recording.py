@@ -16,6 +16,7 @@ from runfold_schemas.events import (
     AssistantMessage,
     ProviderPart,
     ResponseRecorded,
+    ToolCall,
 )
 from runfold_schemas.messages import Message
 from runfold_schemas.usage import TokenUsage
@@ -267,17 +268,79 @@ def test_calls_that_come_by_turns_and_before_the_text_are_put_in_order():
     assert [one.payload for one in calls] == [{"n": 1}, {"m": 2}]
 
 
-@pytest.mark.parametrize("index", [{}, {"index": 0}, {"index": None}])
-def test_servers_without_an_index_or_with_one_for_all_have_their_calls_apart(index):
-    stream = [
-        chunk({"tool_calls": [{**function(tool_id, arguments='{"n":1}'), **index}]}) for tool_id in "ab"
+IDS: dict[str, list[Chat]] = {
+    "of their own": [{"id": "a"}, {"id": "b"}],
+    "empty": [{"id": ""}, {"id": ""}],
+    "null": [{"id": None}, {"id": None}],
+    "absent": [{}, {}],
+    "of the first alone": [{"id": "a"}, {}],
+    "of the second alone": [{"id": ""}, {"id": "b"}],
+}
+INDEXES: dict[str, list[Chat]] = {
+    "right": [{"index": 0}, {"index": 1}],
+    "equal": [{"index": 0}, {"index": 0}],
+    "null": [{"index": None}, {"index": None}],
+    "absent": [{}, {}],
+}
+PIECES = {
+    "one": [["{}"], ['{"file": "a.txt"}']],
+    "several": [['{"fi', 'le": "b.txt"}'], ['{"file": ', '"a.txt"}']],
+}
+
+
+def calls_of(events: list[Any]) -> list[tuple[str, Any]]:
+    calls = [event for event in events if isinstance(event, ToolCall)]
+    assert len({call.tool_call_id for call in calls}) == len(calls)
+    return [(call.tool_name, call.payload) for call in calls]
+
+
+@pytest.mark.parametrize("names", [("read", "delete"), ("read", "read")])
+@pytest.mark.parametrize("ids", IDS)
+@pytest.mark.parametrize("indexes", INDEXES)
+def test_calls_of_a_whole_answer_are_as_many_as_it_has(names, ids, indexes):
+    calls = [
+        {"type": "function", "function": {"name": name, "arguments": arguments}} | id_ | index
+        for name, arguments, id_, index in zip(
+            names, ["{}", '{"file": "a.txt"}'], IDS[ids], INDEXES[indexes], strict=True
+        )
     ]
 
-    first, second, *_ = feed([*stream, chunk({}, "tool_calls")])
+    events = record(completion(tool_calls=calls))
 
-    if index.get("index", 1) == 0:
-        assert (first.tool_call_id, second.tool_call_id) == ("a", "b")
-    assert [first.payload, second.payload] == [{"n": 1}] * 2
+    assert calls_of(events) == [(names[0], {}), (names[1], {"file": "a.txt"})]
+
+
+@pytest.mark.parametrize("names", [("read", "delete"), ("read", "read")])
+@pytest.mark.parametrize("ids", IDS)
+@pytest.mark.parametrize("indexes", INDEXES)
+@pytest.mark.parametrize("pieces", PIECES)
+@pytest.mark.parametrize("repeats", [False, True], ids=["a name once", "a name in each piece"])
+def test_calls_of_a_stream_are_as_many_as_began(names, ids, indexes, pieces, repeats):
+    deltas = [
+        {"function": ({"name": name} if repeats or not number else {}) | {"arguments": piece}}
+        | index
+        | (id_ if not number else {})
+        for name, of_call, id_, index in zip(names, PIECES[pieces], IDS[ids], INDEXES[indexes], strict=True)
+        for number, piece in enumerate(of_call)
+    ]
+
+    events = feed([*(chunk({"tool_calls": [delta]}) for delta in deltas), chunk({}, "tool_calls")])
+
+    expected = [json.loads("".join(of_call)) for of_call in PIECES[pieces]]
+    assert calls_of(events) == list(zip(names, expected, strict=True))
+
+
+@pytest.mark.parametrize("ids", IDS)
+@pytest.mark.parametrize("indexes", INDEXES)
+def test_calls_in_one_chunk_are_apart(ids, indexes):
+    calls = [
+        {"function": {"name": "read", "arguments": "{}"}} | id_ | index
+        for id_, index in zip(IDS[ids], INDEXES[indexes], strict=True)
+    ]
+
+    events = feed([chunk({"tool_calls": calls}), chunk({}, "tool_calls")])
+
+    assert calls_of(events) == [("read", {})] * 2
 
 
 def test_a_stream_that_breaks_off_in_a_call_leaves_its_text_and_no_call():
