@@ -354,6 +354,24 @@ async def test_purging_deletes_what_is_wanted_and_counts_without_force(memories,
     assert await history(memories, bank, "a") == [("deleted", ""), ("created", "likes tea")]
 
 
+async def test_a_purge_of_nothing_that_was_named_deletes_nothing(memories, bank):
+    await memories.create(bank, memory(), memory_id="a")
+
+    for selection, everything in (
+        (None, False),
+        (MemorySelection(), False),
+        (MemorySelection(scope=SCOPE), True),
+    ):
+        for force in (True, False):
+            with pytest.raises(InvalidEventError) as refused:
+                await memories.purge(bank, selection, everything=everything, force=force)
+            assert refused.value.field == "scope"
+
+    assert [one.memory_id for one in (await memories.list(bank))[0]] == ["a"]
+    assert await memories.purge(bank, everything=True, force=False) == 1
+    assert await memories.purge(bank, everything=True) == 1
+
+
 async def test_banks_are_created_once_changed_and_deleted_with_what_is_in_them(memories):
     bank = await memories.create_bank(f"b-{uuid4()}", BankConfig(display_name="one", labels={"a": "b"}))
     with pytest.raises(BankConflictError):
@@ -440,7 +458,7 @@ async def test_what_is_near_in_meaning_comes_first(settings, worker, way):
         assert found[0].record.memory.fact == "prefers window seats"
         assert len(found) == 2
         assert found[0].distance < found[1].distance
-        await memories.purge(bank)
+        await memories.purge(bank, everything=True)
         assert await memories.nearest(bank, SCOPE, "plane") == []
 
 

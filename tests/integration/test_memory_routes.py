@@ -186,6 +186,7 @@ async def test_what_is_left_out_stays_and_null_takes_away(api, bank):
         ("POST", "/b/memories/retrieve", {"query": "x"}, "scope"),
         ("POST", "/b/memories/retrieve", {"scope": SCOPE, "limit": 101}, "limit"),
         ("POST", "/b/memories/purge", {"scope": {}}, "scope"),
+        ("POST", "/b/memories/purge", {"everything": "maybe"}, "everything"),
         ("POST", "/b/memories/m/rollback", {}, "revision_id"),
         ("POST", "/b/memories/generate", {"scope": SCOPE}, "facts"),
         ("POST", "/b/memories/generate", {"facts": [{"fact": "x"}], "contents": [HELLO]}, "contents"),
@@ -365,6 +366,19 @@ async def test_metadata_is_merged_as_asked_and_nothing_is_consolidated_where_tha
 
     assert (merged["action"], merged["memory"]["metadata"]) == ("updated", {"a": 1.0, "b": 2.0})
     assert other["action"] == "created"
+
+
+async def test_only_a_word_of_its_own_purges_a_whole_bank(api, bank):
+    await created(api, bank)
+
+    for body in ({}, {"scope": None}, {"everything": False}, {"scope": SCOPE, "everything": True}):
+        for force in (True, False):
+            refused = await api.post(f"{bank}/memories/purge", json={**body, "force": force})
+            assert (refused.status_code, refused.json()["field"]) == (422, "scope")
+    assert await facts(api, bank) == ["likes tea"]
+
+    purged = await api.post(f"{bank}/memories/purge", json={"everything": True, "force": True})
+    assert (purged.json(), await facts(api, bank)) == ({"count": 1}, [])
 
 
 async def test_facts_with_the_same_words_in_another_order_are_two_memories(without_model, bank):

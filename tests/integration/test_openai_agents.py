@@ -435,6 +435,13 @@ async def test_a_runner_is_given_as_much_of_the_past_as_its_settings_say(session
     assert len(await session.get_items()) == 7
 
 
+@pytest.mark.parametrize("limit", [2**31 - 1, sys.maxsize])
+async def test_a_limit_above_any_number_of_items_means_all(session: RunfoldSession, limit: int):
+    await session.add_items([user(number) for number in range(3)])
+
+    assert texts(await session.get_items(limit)) == ["0", "1", "2"]
+
+
 async def test_everything_reads_the_same_after_a_rebuild_from_the_logs(
     settings: Settings, projector: Projector, url: str
 ):

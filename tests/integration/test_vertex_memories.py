@@ -239,6 +239,8 @@ async def test_a_purge_counts_and_only_by_force_deletes(url: str):
 
     assert (counted, by_groups, none, before, purged) == (6, 2, 0, 7, 2)
     assert len(await google.list()) == 5
+    for nothing in ({}, {"filter": ""}, {"filter_groups": []}):
+        assert await refusal(google.purge(**nothing, force=True)) == INVALID
     assert await google.purge(filter='scope.user_id="ann"', force=True) == 4
     assert [each.fact for each in await google.list()] == ["of bob"]
 

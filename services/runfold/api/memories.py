@@ -267,12 +267,13 @@ def _add_lists(router: APIRouter, memories: Verbs) -> None:
         responses=_problems(404, 413, 422),
     )
     async def purge_memories(bank_id: BankId, body: Purge) -> Response:
-        """Delete the memories of a scope, or of the whole bank. Without `force`, only count
+        """Delete the memories of a scope, or everything in the bank. Without `force`, only count
         them.
         """
         note_scope(body.scope)
         selection = MemorySelection(scope=body.scope)
-        return _answer(Purged(count=await memories().purge(bank_id, selection, force=body.force)))
+        count = await memories().purge(bank_id, selection, everything=body.everything, force=body.force)
+        return _answer(Purged(count=count))
 
 
 def _add_memories(router: APIRouter, memories: Verbs) -> None:

@@ -312,7 +312,7 @@ class Appender:
         # Nothing is between an event and the offset before it.
         is_expected = events[0].expected_offset in (None, first_offset - 1)
         if is_expected and not _may_be_refused(events, ended=self._ended or not is_known):
-            return ["late" if self.ended else "accepted"] * len(events)
+            return _outcomes_in_order(events, ended=self.ended)
         outcomes: list[Outcome] = []
         async with aclosing(self.log.history(end=end)) as history:
             async for admitted in history:
@@ -352,6 +352,15 @@ def _check_expectations(events: Sequence[AnyEvent]) -> None:
                 field="expected_offset",
                 index=index,
             )
+
+
+def _outcomes_in_order(events: Sequence[AnyEvent], *, ended: bool) -> list[Outcome]:
+    """The outcomes of events of which none is refused: those behind an ending are late."""
+    outcomes: list[Outcome] = []
+    for event in events:
+        outcomes.append("late" if ended else "accepted")
+        ended = ended or event.type in ENDINGS
+    return outcomes
 
 
 def _may_be_refused(events: Sequence[AnyEvent], *, ended: bool) -> bool:

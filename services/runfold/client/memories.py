@@ -132,7 +132,7 @@ class Memories:
         if not force and (await self._reader.list(bank_id, MemorySelection(), limit=1, cursor=None))[0]:
             raise BankNotEmptyError(bank_id)
         while force and (await self._reader.list(bank_id, MemorySelection(), limit=1, cursor=None))[0]:
-            await self.purge(bank_id)
+            await self.purge(bank_id, everything=True)
         await self._changes.publish(new_data(BankDeleted, bank_id=bank_id))
         await self._reader.bank(bank_id)  # which waits until no reader has it any more
 
@@ -268,16 +268,28 @@ class Memories:
         raise MemoryChangedError(bank_id, memory_id)
 
     async def purge(
-        self, bank_id: str, selection: MemorySelection | None = None, *, force: bool = True
+        self,
+        bank_id: str,
+        selection: MemorySelection | None = None,
+        *,
+        everything: bool = False,
+        force: bool = True,
     ) -> int:
-        """Deletes the memories of the bank that match, and returns how many. Without `force` they
-        are only counted.
+        """Deletes the memories of the bank that match, or `everything` in the bank, and returns how
+        many. Without `force` they are only counted.
+
+        Raises `InvalidEventError` if nothing is selected and `everything` is not asked for: a
+        caller that lost its selection does not lose the bank.
         """
         bank, count, cursor = await self.bank(bank_id), 0, None
-        while True:
-            page, cursor = await self._reader.list(
-                bank_id, selection or MemorySelection(), limit=_PAGE, cursor=cursor
+        selection = selection or MemorySelection()
+        if selection.is_whole != everything:
+            raise InvalidEventError(
+                "scope: a purge needs a scope or a filter, or everything=true for all of the bank",
+                field="scope",
             )
+        while True:
+            page, cursor = await self._reader.list(bank_id, selection, limit=_PAGE, cursor=cursor)
             count += await self._delete_all(bank, page) if force else len(page)
             if cursor is None:
                 return count

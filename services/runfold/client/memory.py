@@ -32,6 +32,11 @@ class MemorySelection:
     order: Literal["created_at", "updated_at"] = "created_at"
     ascending: bool = False
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it selects all memories of a bank."""
+        return self.scope is None and self.matches is None
+
 
 class NearestMemory(NamedTuple):
     """A memory with its distance from the query: 0 is the same meaning, 2 the opposite."""
@@ -179,7 +184,12 @@ class MemoryVerbs(Protocol):
     ) -> MemoryRecord: ...
 
     async def purge(
-        self, bank_id: str, selection: MemorySelection | None = None, *, force: bool = True
+        self,
+        bank_id: str,
+        selection: MemorySelection | None = None,
+        *,
+        everything: bool = False,
+        force: bool = True,
     ) -> int: ...
 
     async def nearest(

@@ -23,6 +23,7 @@ from runfold_projections.state import FORWARD_BYTES_MAX, without_temporary
 from runfold_schemas.data import Data
 from runfold_schemas.errors import (
     EventTooLargeError,
+    InvalidEventError,
     RejectedError,
     RunEndedError,
     RunfoldError,
@@ -31,7 +32,7 @@ from runfold_schemas.errors import (
     SessionNotFoundError,
 )
 from runfold_schemas.events import AnyEvent
-from runfold_schemas.runs import RunCompleted
+from runfold_schemas.runs import LIFECYCLE, RunCompleted
 
 _LOOK_UP_SECONDS: Final = 2.0
 
@@ -187,10 +188,13 @@ def _events(opened: OpenSession, batch: Sequence[Data | AnyEvent], envelope: Env
 
 
 def _event(opened: OpenSession, data: Data | AnyEvent, envelope: Envelope) -> AnyEvent:
-    """The event as it is stored, without temporary state. Raises `RejectedError` for an event of
-    an earlier life of the session.
+    """The event as it is stored, without temporary state. Raises `InvalidEventError` for a change
+    of the run's status, and `RejectedError` for an event of an earlier life of the session.
     """
     event = event_of(data, opened.appender.run_id, **envelope)
+    if event.type in LIFECYCLE:
+        message = f"type: {event.type} is not for a session, whose run ends when the session is ended"
+        raise InvalidEventError(message, field="type")
     if event.run_id != opened.appender.run_id:
         raise RejectedError(event.run_id, offset=-1, reason="its session was deleted, and created anew since")
     stored = without_temporary(event.state_delta or {})

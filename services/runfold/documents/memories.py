@@ -112,9 +112,12 @@ class Retrieve(RequestBody):
 
 
 class Purge(RequestBody):
-    """Delete all memories of the bank, or of a scope. Without `force` they are only counted."""
+    """Delete the memories of a scope, or everything in the bank. Without `force` they are only
+    counted. A request with neither is refused.
+    """
 
     scope: Scope | None = None
+    everything: bool = False
     force: bool = False
 
 

@@ -124,10 +124,15 @@ class PermittedMemories:
         return await self._verbs.rollback(bank_id, memory_id, revision_id, revision=revision)
 
     async def purge(
-        self, bank_id: str, selection: MemorySelection | None = None, *, force: bool = True
+        self,
+        bank_id: str,
+        selection: MemorySelection | None = None,
+        *,
+        everything: bool = False,
+        force: bool = True,
     ) -> int:
         self._check_selection(bank_id, selection, action="a purge of memories")
-        return await self._verbs.purge(bank_id, selection, force=force)
+        return await self._verbs.purge(bank_id, selection, everything=everything, force=force)
 
     async def nearest(
         self,

@@ -179,10 +179,15 @@ class HttpMemories(HttpVerbs):
         return _memory(await self._client.call("POST", path, json=_json(request)))
 
     async def purge(
-        self, bank_id: str, selection: MemorySelection | None = None, *, force: bool = True
+        self,
+        bank_id: str,
+        selection: MemorySelection | None = None,
+        *,
+        everything: bool = False,
+        force: bool = True,
     ) -> int:
         """As `Memories.purge`."""
-        request = {"scope": _sendable(selection).scope, "force": force}
+        request = {"scope": _sendable(selection).scope, "everything": everything, "force": force}
         body = await self._client.call("POST", f"{_path(bank_id)}/memories/purge", json=_json(request))
         return Purged.model_validate_json(body).count
 
