@@ -17,8 +17,12 @@ from runfold import (
     AssistantMessage,
     InvalidEventError,
     InvalidIdError,
+    PhaseChanged,
     PlannerNote,
     RejectedError,
+    RunCompleted,
+    RunPaused,
+    StateChanged,
     ToolResult,
     UserMessage,
 )
