@@ -200,6 +200,21 @@ async def test_state_is_found_for_any_app_and_user(api, app):
     assert (await api.get(f"{path}/users//state")).json() == {"state": {"user:k": 3}}
 
 
+async def test_a_time_of_a_query_may_have_lost_its_plus(api, app, runfold):
+    path = await created(api, app=app)
+    await api.post(f"{path}/events", json=note(timestamp="2026-01-01T12:00:00Z"))
+    run_id = (await api.get(path)).json()["run_id"]
+
+    for route in (f"{path}/events?since=", f"/v1/runs/{run_id}?as_of_time="):
+        for text in ("2026-01-01T13:00:00+01:00", "2026-01-01T13:00:00%2B01:00", "20260101", "@1767268800"):
+            answer = await api.get(f"{route}{text}")
+            assert answer.status_code in (200, 404), answer.text
+        refused = await api.get(f"{route}20260101120000")
+        assert refused.status_code == 422, refused.text
+    assert len(await notes(api, path, since="2026-01-01T13:00:00+01:00")) == 1
+    assert await notes(api, path, since="2026-01-01T13:00:01+01:00") == []
+
+
 async def test_an_event_that_cannot_be_is_refused_with_its_field_and_place(api, app):
     path = await created(api, app=app)
     bad: list[tuple[Any, str, dict[str, Any]]] = [

@@ -1,13 +1,17 @@
-"""Spans and times of lists that no calendar has."""
+"""Times and spans of queries: what is read, and what no calendar has."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from urllib.parse import parse_qs
 
 import pytest
-from pydantic import ValidationError
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from runfold.query.agents import AgentReader
 from runfold.query.run_selection import RunSelection
 from runfold.query.stored_runs import StoredRuns
+from runfold.query.times import Time
 from runfold.store.run_filter import NEWEST_FIRST, RunFilter, run_query
 
 
@@ -17,6 +21,60 @@ class Nothing(StoredRuns):
 
     async def current(self) -> None:
         return None
+
+
+TIME: TypeAdapter[datetime] = TypeAdapter(Time)
+
+NOON = datetime(2026, 11, 26, 12, tzinfo=UTC)
+
+OFFSETS = st.timedeltas(min_value=timedelta(hours=-23), max_value=timedelta(hours=23)).map(
+    lambda offset: timezone(timedelta(seconds=int(offset.total_seconds())))
+)
+
+
+@given(st.datetimes(timezones=OFFSETS), st.sampled_from("T "), st.booleans())
+def test_what_isoformat_writes_is_read_also_if_a_query_has_lost_its_plus(time, separator, is_quoted):
+    text = time.isoformat(separator)
+
+    read = TIME.validate_python(text if is_quoted else parse_qs(f"since={text}")["since"][0])
+
+    assert (read, read.utcoffset()) == (time, time.utcoffset())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("2026-11-26T12:00:00Z", "2026-11-26t12:00:00z", "20261126T120000Z", "20261126T130000+0100"),
+        *(
+            "2026-11-26T12:00+00:00",
+            "20261126T130000 0100",
+            "2026-11-26 12:00Z",
+            "@1795694400",
+            "@1795694400.0",
+        ),
+    ],
+)
+def test_other_forms_of_a_time_are_read(text: str):
+    assert TIME.validate_python(text) == NOON
+
+
+@pytest.mark.parametrize("text", ["2026-11-26", "20261126"])
+def test_a_date_begins_at_midnight_in_utc(text: str):
+    assert TIME.validate_python(text) == NOON.replace(hour=0)
+
+
+@pytest.mark.parametrize("wrong", ["1795694400", "-1", "1.5", "2026", 1795694400, 0.5])
+def test_a_number_alone_is_no_time(wrong):
+    with pytest.raises(ValidationError, match="a number of seconds since 1970 is written @"):
+        TIME.validate_python(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["@1e3", "@", "@99999999999999", "2026-11-26T12:00:00", "20261399", "soon", ""]
+)
+def test_what_is_no_time_is_refused(wrong: str):
+    with pytest.raises(ValidationError):
+        TIME.validate_python(wrong)
 
 
 def test_a_span_of_a_million_years_is_refused():

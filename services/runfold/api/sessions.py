@@ -25,7 +25,6 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import AwareDatetime
 
 from runfold.api.session_pages import count_fitting, read_page
 from runfold.client.appender import Position
@@ -69,6 +68,7 @@ from runfold.ingest.events import events_of, located
 from runfold.ingest.requests import EVENTS_BODY
 from runfold.permissions.sessions import ServedSessions
 from runfold.query.parameters import Cursor, CutOff, EndOffset, FirstOffset, Limit, SessionId, label_filter
+from runfold.query.times import Time
 from runfold_schemas.codec import event_types
 from runfold_schemas.cursors import PAGE_MAX
 from runfold_schemas.errors import (
@@ -92,7 +92,7 @@ WithState = Annotated[
 Include = Annotated[
     Literal["events"] | None, Query(description="`events`: the answer contains the session's events.")
 ]
-Since = Annotated[AwareDatetime | None, Query(description="Only events with this timestamp or a later one.")]
+Since = Annotated[Time | None, Query(description="Only events with this timestamp or a later one.")]
 Newest = Annotated[int | None, Query(ge=0, description="At most this many events, the last that match.")]
 Types = Annotated[
     list[str],

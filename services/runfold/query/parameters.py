@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal, get_args
 
 from fastapi import Depends, Header, Path, Query
-from pydantic import AwareDatetime, WithJsonSchema
+from pydantic import WithJsonSchema
 
 from runfold.http.authorisation import current_principal
 from runfold.http.parameters import made
@@ -15,6 +15,7 @@ from runfold.query.faults import Rules, RulesName
 from runfold.query.history import Source
 from runfold.query.requests import RequestFormat
 from runfold.query.run_selection import RunParameters, RunSelection
+from runfold.query.times import Time
 from runfold_projections.as_of import AsOf
 from runfold_projections.budget import Budget
 from runfold_projections.providers import Lossy
@@ -144,7 +145,7 @@ async def as_of(
         Query(ge=0, le=OFFSET_MAX, description="The run up to this offset, which it includes."),
     ] = None,
     as_of_time: Annotated[
-        AwareDatetime | None,
+        Time | None,
         Query(description="The run before the first record that was appended after this time."),
     ] = None,
     as_of_turn: Annotated[

@@ -1,5 +1,5 @@
-"""Times and spans as people write them: `2026-03-01T12:00:00Z`, or an age such as `90m`, `1h` or
-`2d`.
+"""Times and spans as people write them: `2026-03-01T12:00:00Z`, `2026-03-01`, `@1772366400`, or an
+age such as `90m`, `1h` or `2d`.
 """
 
 import re
@@ -12,6 +12,11 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w":
 _SPAN: Final = re.compile(r"(\d{1,9})([smhdw])")
 _DAYS_MAX: Final = 36_500
 
+_DATE: Final = re.compile(r"\d{4}-?\d\d-?\d\d")
+_NUMBER: Final = re.compile(r"[+-]?\d+(\.\d*)?")
+_LOST_PLUS: Final = re.compile(r"(\S+[T ]\S+) (\d\d(?::?\d\d){1,2}(?:\.\d+)?)")
+"""A time whose `+` before the offset came as a space, since `+` means a space in a query."""
+
 
 def parse_span(text: str) -> timedelta | None:
     """The span that a text such as `90m` says. None for another text."""
@@ -22,8 +27,42 @@ def parse_span(text: str) -> timedelta | None:
 
 
 def _time(value: Any) -> Any:
-    span = parse_span(value) if isinstance(value, str) else value
-    return datetime.now(UTC) - span if isinstance(span, timedelta) else value
+    if isinstance(value, timedelta):
+        return datetime.now(UTC) - value
+    if isinstance(value, int | float):
+        raise ValueError("a number of seconds since 1970 is written @1772366400")  # noqa: TRY004 - pydantic's way
+    return _time_of(value.strip()) if isinstance(value, str) else value
+
+
+def _time_of(text: str) -> Any:
+    """The time that a text says. Raises `ValueError` for a number that may be anything. What it
+    does not know is left to pydantic.
+    """
+    if (span := parse_span(text)) is not None:
+        return datetime.now(UTC) - span
+    if text.startswith("@") and _NUMBER.fullmatch(text[1:]):
+        try:
+            return datetime.fromtimestamp(float(text[1:]), UTC)
+        except (ValueError, OverflowError, OSError):
+            raise ValueError(f"{text} is no time that a calendar has") from None
+    if _NUMBER.fullmatch(text):
+        return _date_of(text)
+    if lost := _LOST_PLUS.fullmatch(text):
+        text = f"{lost[1]}+{lost[2]}"
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return time.replace(tzinfo=UTC) if _DATE.fullmatch(text) else time
+
+
+def _date_of(digits: str) -> datetime:
+    if _DATE.fullmatch(digits):
+        try:
+            return datetime.fromisoformat(digits).replace(tzinfo=UTC)
+        except ValueError:
+            raise ValueError(f"{digits} is no date that a calendar has") from None
+    raise ValueError(f"a number of seconds since 1970 is written @{digits}")
 
 
 def _span(value: Any) -> Any:
@@ -34,7 +73,7 @@ def _span(value: Any) -> Any:
 _TEXT: Final = {"type": "string", "examples": ["1h", "2026-01-01T00:00:00Z"]}
 
 Time = Annotated[AwareDatetime, BeforeValidator(_time), WithJsonSchema(_TEXT)]
-"""A time, or how long ago it was: `1h`, or a `timedelta`."""
+"""A time, or how long ago it was: `1h`, or a `timedelta`. A date begins at midnight in UTC."""
 
 Span = Annotated[
     timedelta,
