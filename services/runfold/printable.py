@@ -14,6 +14,7 @@ _UNSAFE: Final = re.compile(
     "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"  # annotations, surrogates, invisible tags
 )
 _BREAKS: Final = re.compile("[\t-\r\x85\u2028\u2029]")
+_ENDS_OF_LINES: Final = re.compile(b"[\n\r]|\xc2\x85|\xe2\x80[\xa8\xa9]")
 
 QUOTED_MAX: Final = 100
 """An error quotes about this many characters of an input."""
@@ -43,6 +44,20 @@ def printable_json(text: str) -> str:
     Carriage returns, which may stand between two tokens, become spaces.
     """
     return _UNSAFE.sub(lambda match: _json_escaped(match[0]), text.replace("\r", " "))
+
+
+def json_line(document: bytes) -> bytes:
+    """A JSON document as one line for every reader of lines: many take U+0085, U+2028 and U+2029
+    for ends. The value stays the same: within strings they are escaped, and line breaks, which may
+    stand between two tokens, become spaces.
+    """
+    if _ENDS_OF_LINES.search(document) is None:
+        return document
+    return _ENDS_OF_LINES.sub(_without_end, document)
+
+
+def _without_end(match: re.Match[bytes]) -> bytes:
+    return b" " if match[0] in b"\n\r" else _json_escaped(match[0].decode()).encode()
 
 
 def _escaped(char: str) -> str:

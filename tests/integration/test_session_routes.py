@@ -200,6 +200,23 @@ async def test_state_is_found_for_any_app_and_user(api, app):
     assert (await api.get(f"{path}/users//state")).json() == {"state": {"user:k": 3}}
 
 
+async def test_lines_have_no_ends_within(api, app):
+    ends = "a\u2028b\u2029c\u0085d"
+    path = await created(api, app=app, state={"k": ends})
+    await api.post(f"{path}/events", json={"type": "planner_note", "data": {"note": ends}})
+    run_id = (await api.get(path)).json()["run_id"]
+
+    whole = await api.get(path, params={"include": "events"}, headers={"Accept": "application/x-ndjson"})
+    async with api.stream("GET", f"/v1/runs/{run_id}/follow") as followed:
+        frames = [await anext(lines) for lines in [followed.aiter_lines()] for _ in range(8)]
+
+    session, *events = [json.loads(line) for line in whole.text.splitlines()]
+    assert session["state"] == {"k": ends}
+    assert events[-1]["event"]["data"]["note"] == ends
+    [note] = [json.loads(line.removeprefix("data: ")) for line in frames if '"note"' in line]
+    assert note["event"]["data"]["note"] == ends
+
+
 async def test_a_time_of_a_query_may_have_lost_its_plus(api, app, runfold):
     path = await created(api, app=app)
     await api.post(f"{path}/events", json=note(timestamp="2026-01-01T12:00:00Z"))

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from runfold.cli.program import app
 from runfold.cli.show import show_ledger
 from runfold.cli.terminal import new_console
-from runfold.printable import on_one_line, printable, printable_json, shortened
+from runfold.printable import json_line, on_one_line, printable, printable_json, shortened
 from runfold_schemas.messages import Message, ThinkingPart
 
 ACTING = "\x1b\x07\x08\r\x0b\x0c\x00\x7f\x9b\x9d\x90\u202e\u2066\u200f\u061c\u2028\ud800\U000e0041"
@@ -31,6 +31,14 @@ def test_nothing_that_acts_on_a_terminal_is_left(text: str):
 @given(st.recursive(st.text() | st.integers(), lambda values: st.dictionaries(st.text(), values)))
 def test_json_keeps_its_value(value: object):
     assert json.loads(printable_json(json.dumps(value, ensure_ascii=False))) == value
+
+
+@given(st.lists(st.text("a\n\r\x0b\x0c\x1c\x85\u2028\u2029é漢")), st.sampled_from([None, 1]))
+def test_a_line_of_json_is_one_line_for_every_reader(value: list[str], indent: int | None):
+    line = json_line(json.dumps(value, ensure_ascii=False, indent=indent).encode())
+
+    assert json.loads(line) == value
+    assert len(line.splitlines()) == len(line.decode().splitlines()) == 1
 
 
 def test_ordinary_texts_stay_as_they_are():

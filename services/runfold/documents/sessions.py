@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from runfold.client.session import RecordedEvent, Session
 from runfold.documents.fields import CreationId, Expiring
+from runfold.printable import json_line
 from runfold_projections.run import RunRecord
 from runfold_projections.session import SessionRecord
 from runfold_schemas.data import DisplayName, Labels
@@ -177,10 +178,10 @@ def whole_json(session: Session) -> Iterator[bytes]:
 
 def whole_lines(session: Session) -> Iterator[bytes]:
     """The session on a line, and each of its events on a line of its own."""
-    yield session_json(session) + b"\n"
+    yield json_line(session_json(session)) + b"\n"
     for begin in range(0, len(session.events), _CHUNK_EVENTS):
         chunk = session.events[begin : begin + _CHUNK_EVENTS]
-        yield b"".join(b"%b\n" % _one_line(event_json(logged)) for logged in chunk)
+        yield b"".join(b"%b\n" % json_line(event_json(logged)) for logged in chunk)
 
 
 def event_json(logged: RecordedEvent) -> bytes:
@@ -214,12 +215,6 @@ def _logged(line: bytes) -> RecordedEvent:
     head, _, value = line.partition(b',"event":')
     facts = json.loads(head + b"}")
     return RecordedEvent(facts["offset"], facts["log_time"], facts["outcome"], value.removesuffix(b"}"))
-
-
-def _one_line(text: bytes) -> bytes:
-    # A foreign producer may write JSON with line breaks. Between tokens a space means the same, and
-    # strings contain no line breaks.
-    return text.replace(b"\n", b" ") if b"\n" in text else text
 
 
 def _exact(value: Any) -> bytes:

@@ -16,6 +16,7 @@ from runfold.log.leaders import Leaders
 from runfold.log.segments import SegmentBook
 from runfold.log.settings import LogSettings
 from runfold.log.tail import Tail
+from runfold.printable import json_line
 from runfold.query.events import record_json
 from runfold.query.history import revealed
 from runfold.query.places import Places
@@ -301,7 +302,6 @@ class _Channel:
 def frame_of(admitted: Admitted) -> Frame:
     """A record as a server-sent event: its id is the offset, its name the event's type."""
     kind = admitted.event.type if admitted.event is not None else "undecodable"
-    # The JSON of an event may have several lines, and each line of data needs its own field.
-    data = b"\ndata: ".join(record_json(admitted).splitlines())
+    data = json_line(record_json(admitted))
     event = b"id: %d\nevent: %b\ndata: %b\n\n" % (admitted.record.offset, kind.encode(), data)
     return Frame(admitted, event)

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from runfold.blobs.store import BlobStore
 from runfold.log.reader import LogGoneError
 from runfold.log.topic_copies import CopiedPartition, TopicReader
+from runfold.printable import json_line
 from runfold.settings import Settings
 from runfold.tenants.archived import has_archived
 from runfold.tenants.registry import Tenant, settings_of
@@ -171,7 +172,7 @@ def _line(record: Record) -> bytes:
         "headers": [[name, _text(value)] for name, value in record.headers],
         "value": _text(record.value),
     }
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return json_line(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()) + b"\n"
 
 
 def _text(value: bytes | None) -> str | dict[str, str] | None:
