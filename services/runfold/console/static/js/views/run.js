@@ -158,11 +158,16 @@ class RunView extends HTMLElement {
     this.#countFaults();
     if (this.wanted !== null && this.selected === null && this.model.rowAt(this.wanted))
       this.#select(this.wanted);
-    if (this.#wasLive) this.#scheduleRecord();
+    if (this.#wasLive || this.#isBehind) this.#scheduleRecord();
   }
 
   get #wasLive() {
     return this.liveState === "live";
+  }
+
+  /** Whether the record was read before all events that are shown were folded into it. */
+  get #isBehind() {
+    return this.record?.next_offset < this.model.nextOffset && this.liveState !== "quarantined";
   }
 
   #tell(state) {
@@ -198,6 +203,7 @@ class RunView extends HTMLElement {
       this.timeline.timeline = this.model;
       this.#countFaults();
     }
+    if (this.#isBehind) this.#scheduleRecord();
   }
 
   #scheduleRecord() {
