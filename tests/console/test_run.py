@@ -223,6 +223,27 @@ async def test_the_slider_leaves_out_the_gap_behind_a_sealed_topic(open_page: Op
     await expect(page.locator("#travel-place")).to_have_text("now (3 records)")
 
 
+async def test_the_head_of_a_run_is_read_again_until_it_has_what_is_shown(
+    open_page: OpenPage, api: httpx.AsyncClient, stored: Projected
+):
+    await stored.run(UserMessage(message="said"), run_id="unfolded")
+    path = "/v1/runs/unfolded"
+    record = (await api.get(path)).json()
+    unfolded = record | {"next_offset": 0, "counts": {}, "status": "pending"}
+    answers = [unfolded, unfolded]
+
+    async def answer(route: Route) -> None:
+        document = answers.pop() if answers else record
+        await route.fulfill(status=200, content_type="application/json", body=json.dumps(document))
+
+    page = await open_page("/nowhere")
+    await page.route(f"**{path}", answer)
+    await page.goto(f"{api.base_url}#/runs/unfolded")
+
+    await expect(page.locator(".run-facts")).to_contain_text("Records 2")
+    assert answers == []
+
+
 async def test_a_run_is_forked_before_its_error(open_page: OpenPage, failed: Failed):
     page = await open_page(place_of(failed))
     await choose(page, failed.offsets["result"])

@@ -476,14 +476,13 @@ async def test_a_change_of_the_runs_status_is_not_for_a_session(sessions, app, c
 
 
 async def test_an_event_behind_the_end_of_its_run_changes_no_shared_state(sessions, app, runfold):
-    run = await runfold.open_run(agent_id=app, user_id="ann")
-    late = run.event(StateChanged(), state_delta={"app:late": 1, "user:late": 1})
+    run = await runfold.open_run(agent_id=app)
+    late = run.event(StateChanged(), state_delta={"app:late": 1})
     await run.publish_batch([RunCompleted(), late])
 
-    await sessions.create(app=app, user="ann", state={"app:k": 1, "user:k": 1})
+    await sessions.create(app=app, state={"app:k": 1})
 
     assert await sessions.app_state(app) == {"app:k": 1}
-    assert await sessions.user_state(app, "ann") == {"user:k": 1}
 
 
 async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings, app, projector):
