@@ -354,24 +354,6 @@ async def test_purging_deletes_what_is_wanted_and_counts_without_force(memories,
     assert await history(memories, bank, "a") == [("deleted", ""), ("created", "likes tea")]
 
 
-async def test_a_purge_of_nothing_that_was_named_deletes_nothing(memories, bank):
-    await memories.create(bank, memory(), memory_id="a")
-
-    for selection, everything in (
-        (None, False),
-        (MemorySelection(), False),
-        (MemorySelection(scope=SCOPE), True),
-    ):
-        for force in (True, False):
-            with pytest.raises(InvalidEventError) as refused:
-                await memories.purge(bank, selection, everything=everything, force=force)
-            assert refused.value.field == "scope"
-
-    assert [one.memory_id for one in (await memories.list(bank))[0]] == ["a"]
-    assert await memories.purge(bank, everything=True, force=False) == 1
-    assert await memories.purge(bank, everything=True) == 1
-
-
 async def test_banks_are_created_once_changed_and_deleted_with_what_is_in_them(memories):
     bank = await memories.create_bank(f"b-{uuid4()}", BankConfig(display_name="one", labels={"a": "b"}))
     with pytest.raises(BankConflictError):

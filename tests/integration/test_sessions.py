@@ -17,12 +17,8 @@ from runfold import (
     AssistantMessage,
     InvalidEventError,
     InvalidIdError,
-    PhaseChanged,
     PlannerNote,
     RejectedError,
-    RunCompleted,
-    RunPaused,
-    StateChanged,
     ToolResult,
     UserMessage,
 )
@@ -458,31 +454,6 @@ async def test_what_is_wrong_is_refused_with_its_name(sessions, app):
         assert refused.value.name == "session_id"
         with pytest.raises(InvalidIdError):
             await sessions.create(app=wrong)
-
-
-@pytest.mark.parametrize("change", [RunCompleted(), RunPaused(), PhaseChanged(phase="planning")])
-async def test_a_change_of_the_runs_status_is_not_for_a_session(sessions, app, change):
-    session = await noted(sessions, app, 1)
-
-    for refused, place in (
-        (sessions.append(session.session_id, change), None),
-        (sessions.append_batch(session.session_id, [PlannerNote(note="n"), change]), 1),
-    ):
-        with pytest.raises(InvalidEventError) as error:
-            await refused
-        assert (error.value.field, error.value.index) == ("type", place)
-    await sessions.append(session.session_id, PlannerNote(note="more"))
-    assert await said(sessions, session.session_id) == ["0", "more"]
-
-
-async def test_an_event_behind_the_end_of_its_run_changes_no_shared_state(sessions, app, runfold):
-    run = await runfold.open_run(agent_id=app)
-    late = run.event(StateChanged(), state_delta={"app:late": 1})
-    await run.publish_batch([RunCompleted(), late])
-
-    await sessions.create(app=app, state={"app:k": 1})
-
-    assert await sessions.app_state(app) == {"app:k": 1}
 
 
 async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings, app, projector):

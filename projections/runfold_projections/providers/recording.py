@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any, Final, Literal, Protocol
 
 from runfold_projections.providers.token_counts import UsageReader
@@ -168,8 +169,7 @@ class Blocks:
 
     def has_arguments(self, key: Any) -> bool:
         """Whether the arguments of the open call `key` have begun."""
-        block = self._block(key, "call")
-        return block.arguments is not None or any(block.pieces)
+        return any((block := self._block(key, "call")).pieces) or block.arguments is not None
 
     def has_whole_arguments(self, key: Any) -> bool:
         """Whether the arguments of the open call `key` are the whole text of a JSON object."""
@@ -365,7 +365,8 @@ class Blocks:
 
     def _broken_off(self) -> list[Data]:
         complete = {index for index, _ in self._waiting}
-        blocks = sorted([*(block for _, block in self._waiting), *self._open.values()], key=_index)
+        blocks = [*(block for _, block in self._waiting), *self._open.values()]
+        blocks.sort(key=attrgetter("index"))
         self._open.clear()
         self._waiting.clear()
         return [
@@ -447,7 +448,3 @@ class Blocks:
 
     def _provider_data(self, block: _Block) -> dict[str, Any]:
         return {"provider_data": {self.provider: block.data}} if block.data else {}
-
-
-def _index(block: _Block) -> int:
-    return block.index
