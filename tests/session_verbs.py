@@ -5,12 +5,13 @@ compared of them.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from tests.processes import DEADLINE_SECONDS
 from tests.querying import Projected, projected, ready_api
 
-from runfold import Runfold
+from runfold import PlannerNote, Runfold
 from runfold.client.session import EventSelection, Session, SessionVerbs
 from runfold.client.sessions import Sessions
 from runfold.query.reading import Reading
@@ -21,11 +22,14 @@ from runfold.store.edition import Edition
 from runfold.store.editions import Editions
 from runfold.verify.runs import verify
 from runfold.verify.sessions import verify_sessions
+from runfold_schemas.codec import decode
 from runfold_schemas.errors import RunfoldError
 
 T = TypeVar("T")
 
 WAYS = ("log", "stored", "http")
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Projector:
@@ -149,3 +153,18 @@ async def _all_of(sessions: SessionVerbs, listed: Session) -> tuple[Any, ...]:
     app, user = whole.record.app, whole.record.user
     state = await asyncio.gather(sessions.app_state(app), sessions.user_state(app, user))
     return (*comparable(listed), *comparable(whole), *state)
+
+
+async def said(sessions: SessionVerbs, session_id: str, **wanted: Any) -> list[str]:
+    """The notes among a session's events."""
+    session = await sessions.view(session_id, EventSelection(**wanted))
+    return [decode(one.value).data.note for one in session.events]
+
+
+async def noted(sessions: SessionVerbs, app: str, count: int) -> Session:
+    """A session with so many notes, a second apart from noon on."""
+    session = await sessions.create(app=app)
+    for number in range(count):
+        note = PlannerNote(note=f"{number}")
+        await sessions.append(session.session_id, note, timestamp=NOON + timedelta(seconds=number))
+    return session

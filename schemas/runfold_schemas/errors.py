@@ -217,11 +217,18 @@ class SessionNotFoundError(RunfoldError):
 
 
 class SessionConflictError(RunfoldError):
-    """The session id is taken."""
+    """The session id is taken. `framework` is the agent framework that uses it, if another one is
+    refused for that reason.
+    """
 
-    def __init__(self, session_id: str) -> None:
-        super().__init__(f"session {session_id!r} exists already: choose another id, or delete it first")
+    def __init__(self, session_id: str, *, framework: str = "") -> None:
+        if framework:
+            message = f"session {session_id!r} has events of the framework {framework!r}: use another id"
+        else:
+            message = f"session {session_id!r} exists already: choose another id, or delete it first"
+        super().__init__(message)
         self.session_id = session_id
+        self.framework = framework
 
 
 class SessionEndedError(RunfoldError):

@@ -3,6 +3,7 @@ once.
 """
 
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import httpx
@@ -16,6 +17,11 @@ from runfold import Runfold
 from runfold.api.app import build_app
 from runfold.client.session import SessionVerbs
 from runfold.settings import Settings
+
+if TYPE_CHECKING:
+    from tests.agents_sdk import SessionOpening
+
+    from runfold.openai_agents import RunfoldSession
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +85,19 @@ async def url(settings: Settings, stored: Projected) -> AsyncIterator[str]:
         yield str(client.base_url)
 
 
+@pytest.fixture(scope="module")
+async def api(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of that API."""
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def app() -> str:
+    """An app that no other test has."""
+    return f"app-{uuid4().hex[:8]}"
+
+
 @pytest.fixture(scope="module", params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
     """A way of sessions: over the log alone, with MongoDB, or over HTTP."""
@@ -96,3 +115,37 @@ async def others(way: str, settings: Settings, projector: Projector) -> AsyncIte
     """The sessions of another process."""
     async with opened(way, settings) as sessions:
         yield sessions
+
+
+@pytest.fixture(params=["direct", "over_http"])
+def access(request: pytest.FixtureRequest, settings: Settings, url: str) -> dict[str, Any]:
+    """How a session of the OpenAI Agents SDK reaches Runfold: by the servers, or the API's URL."""
+    if request.param == "over_http":
+        return {"url": url}
+    return {name: getattr(settings, name) for name in settings.model_fields_set}
+
+
+@pytest.fixture
+async def open_session(access: dict[str, Any]) -> AsyncIterator["SessionOpening"]:
+    from runfold.openai_agents import RunfoldSession  # noqa: PLC0415 - the SDK takes seconds to load
+
+    sessions: list[RunfoldSession] = []
+
+    def open_session(session_id: str, **options: Any) -> RunfoldSession:
+        sessions.append(RunfoldSession(session_id, **access, **options))
+        return sessions[-1]
+
+    yield open_session
+    for session in sessions:
+        await session.close()
+
+
+@pytest.fixture
+def session_id() -> str:
+    """A session that no other test has."""
+    return f"talk/{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def session(open_session: "SessionOpening", session_id: str) -> "RunfoldSession":
+    return open_session(session_id)

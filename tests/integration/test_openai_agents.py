@@ -6,19 +6,16 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote
-from uuid import uuid4
 
 import httpx
 import pytest
-from agents import Agent, ModelResponse, RunConfig, Runner, Usage, function_tool
 from agents.items import TResponseInputItem
 from agents.memory.session import Session
 from agents.memory.session_settings import SessionSettings
-from agents.models.interface import Model
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+from tests.agents_sdk import ScriptedModel, SessionOpening, answers, asked, calls, texts, user
 from tests.processes import environment
 from tests.querying import ready_api
 from tests.session_verbs import Projector, patiently
@@ -28,8 +25,6 @@ from runfold.openai_agents import RunfoldSession
 from runfold.settings import Settings
 from runfold_schemas.events import StandIn
 from runfold_schemas.messages import TextPart, ToolResultPart, ToolUsePart
-
-MODES = ["direct", "over_http"]
 
 ANY: list[dict[str, Any]] = [
     {"role": "user", "content": "日本語 😀 \0 \u2028"},
@@ -59,54 +54,11 @@ async def main(session_id, where, name):
 asyncio.run(main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]))
 """
 
-Opening = Callable[..., RunfoldSession]
-
 
 @pytest.fixture(scope="module")
 async def url(settings: Settings, projector: Projector) -> AsyncIterator[str]:
     async with ready_api(settings) as client:
         yield str(client.base_url)
-
-
-@pytest.fixture(params=MODES)
-def where(request: pytest.FixtureRequest, settings: Settings, projector: Projector) -> dict[str, Any]:
-    """What a session of this mode is opened with."""
-    if request.param == "over_http":
-        return {"url": request.getfixturevalue("url")}
-    return {name: getattr(settings, name) for name in settings.model_fields_set}
-
-
-@pytest.fixture
-async def opened(where: dict[str, Any]) -> AsyncIterator[Opening]:
-    """Opens a session with connections of its own, as another process has them."""
-    sessions: list[RunfoldSession] = []
-
-    def opened(session_id: str, **options: Any) -> RunfoldSession:
-        sessions.append(RunfoldSession(session_id, **where, **options))
-        return sessions[-1]
-
-    yield opened
-    for session in sessions:
-        await session.close()
-
-
-@pytest.fixture
-def session_id() -> str:
-    """A session that no other test has."""
-    return f"talk/{uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def session(opened: Opening, session_id: str) -> RunfoldSession:
-    return opened(session_id)
-
-
-def user(text: object) -> TResponseInputItem:
-    return {"role": "user", "content": str(text)}
-
-
-def texts(items: Sequence[Any]) -> list[str]:
-    return [item["content"] for item in items]
 
 
 async def run_of(runfold: Runfold, session_id: str) -> Run:
@@ -141,19 +93,21 @@ async def test_a_session_that_nobody_began_is_empty(session: RunfoldSession):
 
 
 async def test_items_come_back_as_they_were_for_everybody(
-    session: RunfoldSession, opened: Opening, session_id: str
+    session: RunfoldSession, open_session: SessionOpening, session_id: str
 ):
     await session.add_items(ANY[:2])
     await session.add_items(ANY[2:])
 
-    items = await opened(session_id).get_items()
+    items = await open_session(session_id).get_items()
 
     assert repr(items) == repr(ANY)
     assert json.dumps(items) == json.dumps(ANY)
     assert [await session.pop_item() for _ in ANY] == ANY[::-1]
 
 
-async def test_a_limit_takes_the_last_of_them(session: RunfoldSession, opened: Opening, session_id: str):
+async def test_a_limit_takes_the_last_of_them(
+    session: RunfoldSession, open_session: SessionOpening, session_id: str
+):
     await session.add_items([user(number) for number in range(40)])
     said = [str(number) for number in range(40)]
 
@@ -164,7 +118,7 @@ async def test_a_limit_takes_the_last_of_them(session: RunfoldSession, opened: O
     assert texts(await session.get_items(limit=-1)) == said
 
     for settings in (SessionSettings(limit=2), {"limit": 2}):
-        limited = opened(session_id, session_settings=settings)
+        limited = open_session(session_id, session_settings=settings)
         assert texts(await limited.get_items()) == said[-2:]
     assert texts(await limited.get_items(limit=3)) == said[-3:]
 
@@ -178,22 +132,24 @@ async def test_a_limit_counts_what_was_not_popped(session: RunfoldSession):
     assert len(await session.get_items(limit=30)) == 20
 
 
-async def test_a_pop_takes_the_last_item_out(session: RunfoldSession, opened: Opening, session_id: str):
+async def test_a_pop_takes_the_last_item_out(
+    session: RunfoldSession, open_session: SessionOpening, session_id: str
+):
     await session.add_items([user(1), user(2)])
 
     assert await session.pop_item() == user(2)
     await session.add_items([user(3)])
-    assert texts(await opened(session_id).get_items()) == ["1", "3"]
-    assert await opened(session_id).pop_item() == user(3)
+    assert texts(await open_session(session_id).get_items()) == ["1", "3"]
+    assert await open_session(session_id).pop_item() == user(3)
     assert await session.pop_item() == user(1)
     assert await session.pop_item() is None
 
 
 async def test_of_ten_who_pop_at_once_each_gets_another_item(
-    session: RunfoldSession, opened: Opening, session_id: str
+    session: RunfoldSession, open_session: SessionOpening, session_id: str
 ):
     await session.add_items([user(number) for number in range(12)])
-    others = [opened(session_id), opened(session_id)]
+    others = [open_session(session_id), open_session(session_id)]
 
     popped = await asyncio.gather(*(others[number % 2].pop_item() for number in range(10)))
 
@@ -240,8 +196,10 @@ async def test_an_item_that_a_repair_has_changed_still_stands(
     assert texts(await session.get_items()) == ["one", "two"]
 
 
-async def test_a_cleared_session_begins_anew(session: RunfoldSession, opened: Opening, session_id: str):
-    other = opened(session_id)
+async def test_a_cleared_session_begins_anew(
+    session: RunfoldSession, open_session: SessionOpening, session_id: str
+):
+    other = open_session(session_id)
     await session.add_items([user("before")])
     await other.add_items([user("and more")])
 
@@ -255,11 +213,11 @@ async def test_a_cleared_session_begins_anew(session: RunfoldSession, opened: Op
 
 
 async def test_a_session_that_is_cleared_while_others_pop_is_empty_for_them(
-    session: RunfoldSession, opened: Opening, session_id: str
+    session: RunfoldSession, open_session: SessionOpening, session_id: str
 ):
     items = [user(number) for number in range(6)]
     await session.add_items(items)
-    other = opened(session_id)
+    other = open_session(session_id)
 
     async def pop_all() -> list[TResponseInputItem]:
         popped = []
@@ -275,10 +233,10 @@ async def test_a_session_that_is_cleared_while_others_pop_is_empty_for_them(
 
 
 async def test_a_pop_that_looked_before_a_clear_takes_nothing_unseen_from_the_next_conversation(
-    session: RunfoldSession, opened: Opening, session_id: str, monkeypatch: pytest.MonkeyPatch
+    session: RunfoldSession, open_session: SessionOpening, session_id: str, monkeypatch: pytest.MonkeyPatch
 ):
     await session.add_items([user("old")])
-    other, look = opened(session_id), openai_agents._read_conversation
+    other, look = open_session(session_id), openai_agents._read_conversation
     looks = 0
 
     async def clear_after_looking(*arguments: Any) -> Any:
@@ -292,15 +250,15 @@ async def test_a_pop_that_looked_before_a_clear_takes_nothing_unseen_from_the_ne
     monkeypatch.setattr(openai_agents, "_read_conversation", clear_after_looking)
 
     assert await session.pop_item() == user("new")
-    assert looks == 2
+    assert looks == 3  # one of them to clear
     assert await other.get_items() == []
 
 
 async def test_two_processes_that_add_at_once_lose_nothing_and_keep_their_order(
-    session: RunfoldSession, session_id: str, where: dict[str, Any], settings: Settings
+    session: RunfoldSession, session_id: str, access: dict[str, Any], settings: Settings
 ):
     variables = os.environ | environment(settings)
-    given = json.dumps({name: value for name, value in where.items() if name == "url"})
+    given = json.dumps({name: value for name, value in access.items() if name == "url"})
     processes = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", ADDING, session_id, given, name), env=variables
@@ -339,64 +297,13 @@ async def test_an_item_that_is_not_json_is_named_and_nothing_is_added(session: R
     assert texts(await session.get_items()) == ["1"]
 
 
-class ScriptedModel(Model):
-    """Says what its script has, and keeps what it was asked."""
-
-    def __init__(self, *script: list[Any]) -> None:
-        self.script = list(script)
-        self.asked: list[Any] = []
-
-    async def get_response(self, *_: Any, **given: Any) -> ModelResponse:
-        self.asked.append(json.loads(json.dumps(given["input"])))
-        return ModelResponse(output=self.script.pop(0), usage=Usage(), response_id=None)
-
-    def stream_response(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError
-
-
-def answers(text: str) -> list[Any]:
-    content = ResponseOutputText(type="output_text", text=text, annotations=[])
-    return [
-        ResponseOutputMessage(
-            id=f"msg_{uuid4().hex}", type="message", role="assistant", status="completed", content=[content]
-        )
-    ]
-
-
-def calls(*places: str) -> list[Any]:
-    return [
-        ResponseFunctionToolCall(
-            id=f"fc_{place}",
-            call_id=f"call_{place}",
-            type="function_call",
-            name="weather",
-            arguments=json.dumps({"place": place}),
-        )
-        for place in places
-    ]
-
-
-@function_tool
-def weather(place: str) -> str:
-    """The weather of a place."""
-    return f"rain in {place}"
-
-
-async def asked(model: ScriptedModel, text: str, session: RunfoldSession, **options: Any) -> str:
-    agent = Agent(name="desk", instructions="Be short.", model=model, tools=[weather])
-    done = await Runner.run(
-        agent, text, session=session, run_config=RunConfig(tracing_disabled=True, **options)
-    )
-    return str(done.final_output)
-
-
 async def test_a_runner_continues_the_conversation_of_another_one(
-    session: RunfoldSession, opened: Opening, session_id: str, runfold: Runfold
+    session: RunfoldSession, open_session: SessionOpening, session_id: str, runfold: Runfold
 ):
     first = ScriptedModel(calls("Lyon", "Metz"), answers("Rain in both."))
     assert await asked(first, "How is the weather?", session) == "Rain in both."
 
-    second, other = ScriptedModel(answers("You asked about Lyon and Metz.")), opened(session_id)
+    second, other = ScriptedModel(answers("You asked about Lyon and Metz.")), open_session(session_id)
     assert await asked(second, "What did I ask?", other) == "You asked about Lyon and Metz."
 
     items = await other.get_items()

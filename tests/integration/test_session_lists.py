@@ -4,18 +4,11 @@ all.
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
 
 import pytest
 from tests.session_verbs import comparable
 
 from runfold import InvalidEventError, PlannerNote
-
-
-@pytest.fixture
-def app() -> str:
-    """An app that no other test has."""
-    return f"app-{uuid4().hex[:8]}"
 
 
 async def test_sessions_that_come_and_go_between_two_pages_shift_nothing(sessions, app):

@@ -1,10 +1,6 @@
 """Lists of large sessions: a page ends by its size, and the next one goes on right there."""
 
-from collections.abc import AsyncIterator
-from uuid import uuid4
-
 import httpx
-import pytest
 from tests.querying import Projected
 from tests.session_verbs import check_rebuild
 
@@ -12,18 +8,6 @@ from runfold.remote.sessions import HttpSessions
 from runfold.settings import Settings
 
 MEGABYTE = 1_000_000
-
-
-@pytest.fixture
-async def api(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=url, timeout=60) as api:
-        yield api
-
-
-@pytest.fixture
-def app() -> str:
-    """An app that no other test has."""
-    return f"app-{uuid4().hex[:8]}"
 
 
 async def pages(api: httpx.AsyncClient, app: str, limit: int) -> list[list[str]]:

@@ -1,17 +1,9 @@
 """What changes no session: the status of its run, and events behind an end."""
 
-from uuid import uuid4
-
 import pytest
-from tests.integration.test_sessions import noted, said
+from tests.session_verbs import noted, said
 
 from runfold import InvalidEventError, PhaseChanged, PlannerNote, RunCompleted, RunPaused, StateChanged
-
-
-@pytest.fixture
-def app() -> str:
-    """An app that no other test has."""
-    return f"app-{uuid4().hex[:8]}"
 
 
 @pytest.mark.parametrize("change", [RunCompleted(), RunPaused(), PhaseChanged(phase="planning")])

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
-from uuid import uuid4
 
 import httpx
 import pytest
+from tests.http_sessions import created, notes
 from tests.ingesting import is_ready, note
 from tests.processes import until
 from tests.querying import ready_api, served
@@ -30,25 +30,6 @@ BIG = 2**80
 async def api(settings: Settings, projector: Projector) -> AsyncIterator[httpx.AsyncClient]:
     async with ready_api(settings) as client:
         yield client
-
-
-@pytest.fixture
-def app() -> str:
-    """An app that no other test has."""
-    return f"app-{uuid4().hex[:8]}"
-
-
-async def created(api: httpx.AsyncClient, **fields: Any) -> str:
-    """The path of a new session."""
-    response = await api.post("/v1/sessions", json=fields)
-    assert response.status_code == 201, response.text
-    return response.headers["location"]
-
-
-async def notes(api: httpx.AsyncClient, path: str, **parameters: Any) -> list[str]:
-    response = await api.get(f"{path}/events", params=parameters)
-    assert response.status_code == 200, response.text
-    return [one["event"]["data"]["note"] for one in response.json()["events"]]
 
 
 def check_problem(response: httpx.Response, status: int, name: str, **facts: Any) -> None:

@@ -1,25 +1,9 @@
 """What clients read and write as text: lines of JSON, and times in queries."""
 
 import json
-from collections.abc import AsyncIterator
-from uuid import uuid4
 
-import httpx
-import pytest
+from tests.http_sessions import created, notes
 from tests.ingesting import note
-from tests.integration.test_session_routes import created, notes
-
-
-@pytest.fixture(scope="module")
-async def api(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-        yield client
-
-
-@pytest.fixture
-def app() -> str:
-    """An app that no other test has."""
-    return f"app-{uuid4().hex[:8]}"
 
 
 async def test_lines_have_no_ends_within(api, app):

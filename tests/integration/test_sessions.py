@@ -7,11 +7,10 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from tests.processes import until
-from tests.session_verbs import comparable, everything, opened, patiently
+from tests.session_verbs import NOON, comparable, everything, noted, opened, patiently, said
 
 from runfold import (
     AssistantMessage,
@@ -29,7 +28,6 @@ from runfold.settings import Settings
 from runfold_schemas.codec import decode
 from runfold_schemas.errors import SessionConflictError, SessionEndedError, SessionNotFoundError
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 VALUES: dict[str, Any] = {
     "a.b": 1,
     "$set": {"$": [None]},
@@ -45,27 +43,6 @@ VALUES: dict[str, Any] = {
     "true": True,
     "deep": {"a": [{"b": [1, "2", None, 3.5]}]},
 }
-
-
-@pytest.fixture
-def app() -> str:
-    """An app that no other test has."""
-    return f"app-{uuid4().hex[:8]}"
-
-
-async def said(sessions: SessionVerbs, session_id: str, **wanted: Any) -> list[str]:
-    """The notes among a session's events."""
-    session = await sessions.view(session_id, EventSelection(**wanted))
-    return [decode(one.value).data.note for one in session.events]
-
-
-async def noted(sessions: SessionVerbs, app: str, count: int) -> Session:
-    """A session with so many notes, a second apart from noon on."""
-    session = await sessions.create(app=app)
-    for number in range(count):
-        note = PlannerNote(note=f"{number}")
-        await sessions.append(session.session_id, note, timestamp=NOON + timedelta(seconds=number))
-    return session
 
 
 async def test_a_created_session_is_what_it_was_created_as(sessions, others, app):

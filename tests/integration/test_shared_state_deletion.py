@@ -2,17 +2,9 @@
 MongoDB, and over HTTP.
 """
 
-from uuid import uuid4
-
 import pytest
 
 from runfold import InvalidEventError, PlannerNote
-
-
-@pytest.fixture
-def app() -> str:
-    """An app that no other test has."""
-    return f"app-{uuid4().hex[:8]}"
 
 
 async def test_shared_state_is_deleted_by_key_or_whole_and_can_be_set_again(sessions, others, app):
