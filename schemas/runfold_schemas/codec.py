@@ -22,6 +22,7 @@ from runfold_schemas.errors import InvalidEventError, UndecodableError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.outline import DEPTH_MAX, is_too_deep
 from runfold_schemas.topics import RECORD_BYTES_MAX, Partition
+from runfold_schemas.whole_texts import whole_value
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -88,6 +89,8 @@ def new_data(kind: type[DataT], **fields: Any) -> DataT:
     try:
         return kind(**fields)
     except ValidationError as error:
+        if _is_cut(error):
+            return new_data(kind, **whole_value(fields))
         field, message = first_fault(error)
         raise InvalidEventError(message, field=field) from error
 
@@ -114,6 +117,18 @@ def encode_unchecked(event: AnyEvent) -> bytes:
         return event.__pydantic_serializer__.to_json(event, exclude_unset=True)
     except (ValueError, RecursionError) as error:
         raise InvalidEventError(f"the event is not JSON: {error}", field="data") from error
+
+
+def whole_event(event: AnyEvent) -> AnyEvent:
+    """The event with U+FFFD for each half of a surrogate pair in its texts. The same object if
+    there is none.
+    """
+    try:
+        fields = event.__pydantic_serializer__.to_python(event, exclude_unset=True)
+        whole_fields = whole_value(fields)
+    except (ValueError, RecursionError):
+        return event
+    return event if whole_fields == fields else parse_event(whole_fields)
 
 
 def check_exact(event: AnyEvent, value: bytes) -> None:
@@ -312,5 +327,15 @@ def _validated(fields: dict[str, Any]) -> AnyEvent:
     try:
         return _EVENTS.validate_python(fields)
     except ValidationError as error:
+        if _is_cut(error):
+            return _validated(whole_value(fields))
         field, message = first_fault(error)
         raise InvalidEventError(message, field=field) from error
+
+
+def _is_cut(error: ValidationError) -> bool:
+    """Whether a text has half of a surrogate pair. Texts without a limit are not looked at here,
+    but when the event is encoded.
+    """
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    return any(fault["type"] == "string_unicode" for fault in faults)

@@ -1,8 +1,9 @@
-"""What ADK's agents cannot have stored: they are told why, and nothing has changed, here or
-there.
+"""What ADK's agents cannot have stored as it is: the text of a value of the state is stored in its
+place. All else is refused with the reason, and nothing has changed, here or there.
 """
 
 import copy
+import logging
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
 from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.session import Session
+from google.genai.types import Content, Part
 from tests import adk_services
 from tests.adk_services import USER, change, ids, said, stored
 from tests.querying import Projected
@@ -21,29 +23,56 @@ from runfold.settings import Settings
 
 app, opening, service = adk_services.app, adk_services.opening, adk_services.service
 
-UNSTORABLE = {
-    "an object": object(),
-    "a function": print,
-    "not a number": math.nan,
-    "infinity": -math.inf,
-    "an object inside": {"a": [1, {"b": object()}]},
-    "not a number inside": [{"a": math.nan}],
+TEXTS: dict[str, tuple[Any, Any]] = {
+    "a function": (print, "<built-in function print>"),
+    "not a number": (math.nan, "NaN"),
+    "infinity": (-math.inf, "-Infinity"),
+    "a function inside": ({"a": [1, {"b": print}]}, {"a": [1, {"b": "<built-in function print>"}]}),
+    "not a number inside": ([{"a": math.nan}], [{"a": "NaN"}]),
+    "half of a surrogate pair": ("cut \ud83d", "cut \ufffd"),
 }
-each_unstorable = pytest.mark.parametrize("value", UNSTORABLE.values(), ids=UNSTORABLE.keys())
+each_text = pytest.mark.parametrize("form", TEXTS.values(), ids=TEXTS.keys())
 
 
-@each_unstorable
+@each_text
 @pytest.mark.parametrize("key", ["the_key", "app:the_key", "user:the_key"])
-async def test_a_value_that_cannot_be_stored_is_refused_by_the_name_of_its_key(
-    service: BaseSessionService, app: str, key: str, value: Any
+async def test_the_text_of_a_value_that_json_cannot_carry_is_stored_with_a_warning(
+    service: BaseSessionService, app: str, key: str, form: tuple[Any, Any], caplog: pytest.LogCaptureFixture
 ):
+    value, text = form
     session = await with_history(service, app)
-    event = change({"k": 2, "temp:t": 2, key: value, "app:a": 2, "user:u": 2})
 
-    refusal = await refused(service, session, event)
+    with caplog.at_level(logging.WARNING, logger="runfold"):
+        await service.append_event(session, change({"k": 2, "temp:t": 2, key: value}))
 
-    assert isinstance(refusal, (ValueError, TypeError))
-    assert "the_key" in str(refusal)
+    found = await stored(service, session)
+    assert found.state[key] == text
+    assert found.events[-1].actions.state_delta == {"k": 2, key: text}
+    assert found.state["k"] == 2
+    assert any("the_key" in line or "surrogate" in line for line in caplog.messages)
+    await service.append_event(session, change({"k": 3}))
+
+
+@each_text
+async def test_a_session_is_created_with_the_texts_of_such_values(
+    service: BaseSessionService, app: str, form: tuple[Any, Any]
+):
+    value, text = form
+    created = await service.create_session(app_name=app, user_id=USER, state={"the_key": value, "app:a": 1})
+
+    assert (await stored(service, created)).state == {"the_key": text, "app:a": 1}
+
+
+async def test_an_event_whose_text_was_cut_within_an_emoji_is_stored(service: BaseSessionService, app: str):
+    session = await with_history(service, app)
+    event = said()
+    event.content = Content(role="user", parts=[Part(text="cut \ud83d"), Part(text="\ud83d\ude00")])
+
+    await service.append_event(session, event)
+
+    content = (await stored(service, session)).events[-1].content
+    assert content is not None
+    assert [part.text for part in content.parts or []] == ["cut \ufffd", "\U0001f600"]
 
 
 @pytest.mark.parametrize("field", ["custom_metadata", "output"])
@@ -61,25 +90,12 @@ async def test_what_cannot_be_stored_is_refused_in_other_fields_too(
 
 async def test_after_a_refusal_the_session_takes_what_can_be_stored(service: BaseSessionService, app: str):
     session = await with_history(service, app)
-    await refused(service, session, change({"k": object()}))
+    await refused(service, session, said(output=object()))
 
     await service.append_event(session, change({"k": 2}))
 
     assert (await stored(service, session)) == session
     assert session.state["k"] == 2
-
-
-@each_unstorable
-async def test_a_session_whose_state_cannot_be_stored_is_not_created(
-    service: BaseSessionService, app: str, value: Any
-):
-    with pytest.raises((ValueError, TypeError), match="the_key"):
-        await service.create_session(
-            app_name=app, user_id=USER, session_id="s", state={"the_key": value, "app:a": 1, "user:u": 1}
-        )
-
-    created = await service.create_session(app_name=app, user_id=USER, session_id="s")
-    assert created.state == {}
 
 
 async def test_temporary_state_may_be_anything(service: BaseSessionService, app: str):

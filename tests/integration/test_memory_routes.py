@@ -234,9 +234,8 @@ def nested(levels: int) -> str:
         *(
             (path, said.replace("VALUE", value))
             for path, said in (("/generate", GENERATE), ("/ingest", INGEST))
-            for value in ('"\\ud800"', nested(300), "1e999", "NaN")
+            for value in (nested(300), "1e999", "NaN")
         ),
-        ("", '"fact": "\\ud800"'),
         ("", '"fact": "x", "metadata": {"n": 1e999}'),
         ("", f'"fact": "x", "metadata": {{"n": 1{"0" * 400}}}'),
     ],

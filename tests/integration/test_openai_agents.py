@@ -284,7 +284,6 @@ async def test_two_processes_that_add_at_once_lose_nothing_and_keep_their_order(
         {"role": "user", "content": float("nan")},
         {"x": object()},
         "text",
-        {"role": "user", "content": "\ud800"},
     ],
 )
 async def test_an_item_that_is_not_json_is_named_and_nothing_is_added(session: RunfoldSession, wrong: Any):
@@ -340,6 +339,12 @@ async def test_a_runner_is_given_as_much_of_the_past_as_its_settings_say(session
 
     assert texts(model.asked[0]) == ["3", "4", "Well?"]
     assert len(await session.get_items()) == 7
+
+
+async def test_an_item_whose_text_was_cut_within_an_emoji_is_stored_with_its_turn(session: RunfoldSession):
+    await session.add_items([user("cut \ud83d"), user("whole")])
+
+    assert texts(await session.get_items()) == ["cut \ufffd", "whole"]
 
 
 @pytest.mark.parametrize("limit", [2**31 - 1, sys.maxsize])

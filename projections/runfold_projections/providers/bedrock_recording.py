@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from runfold_projections.providers.claude_citations import bedrock_citations
 from runfold_projections.providers.recording import Blocks
-from runfold_projections.providers.values import get, is_base64, others, plain, whole
+from runfold_projections.providers.values import get, is_base64, others, plain
 from runfold_schemas.data import Data
 from runfold_schemas.events import (
     ProviderPart,
 )
+from runfold_schemas.whole_texts import whole
 
 _Block = dict[str, Any]
 

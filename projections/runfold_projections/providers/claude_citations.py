@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from runfold_projections.providers.values import get, whole
+from runfold_projections.providers.values import get
 from runfold_schemas.messages import Citation
+from runfold_schemas.whole_texts import whole
 
 
 def anthropic_citations(citations: Iterable[Any]) -> Iterator[Citation]:

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from runfold_projections.providers.gemini_sources import Sources
 from runfold_projections.providers.recording import Blocks
-from runfold_projections.providers.values import camel_case, plain, whole
+from runfold_projections.providers.values import camel_case, plain
 from runfold_schemas.data import Data
+from runfold_schemas.whole_texts import whole
 
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
 

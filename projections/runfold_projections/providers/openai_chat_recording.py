@@ -9,8 +9,9 @@ from typing import Any, Final
 from runfold_projections.providers.openai_chat_deltas import join, members, tree
 from runfold_projections.providers.openai_citations import citations
 from runfold_projections.providers.recording import Blocks
-from runfold_projections.providers.values import get, plain, whole
+from runfold_projections.providers.values import get, plain
 from runfold_schemas.data import Data
+from runfold_schemas.whole_texts import whole
 
 _ORDER: Final = ("reasoning_content", "reasoning", "content", "refusal", "audio")
 """The members of a message in the order of a stream. Other members follow."""

@@ -9,8 +9,9 @@ from typing import Any, Final
 from runfold_projections.providers.openai_citations import citations
 from runfold_projections.providers.openai_responses_tools import TOOLS, id_of, is_executed_by_caller
 from runfold_projections.providers.recording import Blocks
-from runfold_projections.providers.values import get, others, plain, whole
+from runfold_projections.providers.values import get, others, plain
 from runfold_schemas.data import Data
+from runfold_schemas.whole_texts import whole
 
 _BROKEN: Final = frozenset({"failed", "cancelled", "in_progress", "queued"})
 

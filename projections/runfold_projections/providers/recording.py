@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Final, Literal, Protocol
 
 from runfold_projections.providers.token_counts import UsageReader
-from runfold_projections.providers.values import is_deep, plain, whole
+from runfold_projections.providers.values import is_deep, plain
 from runfold_schemas.data import MESSAGE_ID_LENGTH_MAX, Data
 from runfold_schemas.events import (
     AssistantMessage,
@@ -25,6 +25,7 @@ from runfold_schemas.events import (
 )
 from runfold_schemas.messages import Citation, Provider
 from runfold_schemas.usage import TokenUsage
+from runfold_schemas.whole_texts import whole, whole_value
 
 _FAULTS_MAX: Final = 100
 
@@ -434,9 +435,8 @@ class Blocks:
 
     def _parse_arguments(self, text: str, block: _Block) -> Any:
         try:
-            payload = json.loads(text) if text else {}
-            # Python's parser accepts NaN, infinity and halves of surrogate pairs, which events
-            # cannot hold.
+            payload = whole_value(json.loads(text)) if text else {}
+            # Python's parser accepts NaN and infinity, which events cannot hold.
             encoded = json.dumps(payload, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError):
             self.fault(f"the arguments of {block.name!r} are not JSON")

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from runfold_schemas.messages import BASE64_PATTERN, TextPart
 from runfold_schemas.outline import Outline
+from runfold_schemas.whole_texts import whole
 
 _BASE64: Final = re.compile(BASE64_PATTERN)
 
@@ -80,17 +81,6 @@ def others(value: Any, without: Container[str]) -> dict[str, Any]:
         for name, member in named
         if name not in without and not name.startswith("_")
     }
-
-
-def whole(text: str) -> str:
-    """`text` with split surrogate pairs joined, because streams may split them. Lone halves are
-    replaced.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 @lru_cache(maxsize=200)

@@ -50,16 +50,13 @@ def framework_event(event: Event, delta: Mapping[str, Any]) -> FrameworkEvent:
     """The event as the log stores it, with `delta` as its change of state. Raises
     `InvalidEventError` for a value that JSON cannot carry.
     """
-    # ADK's actions have serializers of their own, which replace a value that they cannot serialize
-    # by its text.
-    json_form(event.actions.agent_state or {}, field="agent_state")
-    changed = _with_state_delta(event, delta)
+    changed = _with_actions(event, delta)
     try:
         values = changed.model_dump(**_JSON_OPTIONS, exclude_none=True)
         set_values = changed.model_dump(**_JSON_OPTIONS, exclude_unset=True)
     except (PydanticSerializationError, ValueError) as error:
-        json_form(event.custom_metadata or {}, field="custom_metadata")
-        json_form({"value": event.output}, field="output")
+        _check_json(event.custom_metadata or {}, field="custom_metadata")
+        _check_json({"value": event.output}, field="output")
         raise InvalidEventError(f"the event is not JSON: {error}", field="event") from error
     unset: list[str] = []
     body = _merged(values, set_values, unset, path="")
@@ -127,34 +124,62 @@ def _readable(values: Sequence[bytes]) -> Iterator[_Logged]:
 
 
 def state_delta(event: Event) -> dict[str, Any]:
-    """The event's change of the stored state. Raises `InvalidEventError` with the key of a value
-    that JSON cannot carry.
-    """
+    """The event's change of the stored state, as `json_form` has it."""
     return json_form(without_temporary(event.actions.state_delta or {}), field="state_delta")
 
 
 def json_form(values: Mapping[str, Any], *, field: str) -> dict[str, Any]:
-    """The values as JSON, in which a time is its text, as in ADK. Raises `InvalidEventError` with
-    the key of a value that JSON cannot carry.
+    """The values as JSON, in which a time is its text, as in ADK. A value that JSON cannot carry is
+    replaced by its text, with a warning, as ADK's own services do. Raises `InvalidEventError` with
+    the key of a value that has no text either.
     """
     converted: dict[str, Any] = {}
     for key, value in values.items():
         try:
-            converted[key] = to_jsonable_python(value, inf_nan_mode="constants")
-            json.dumps(converted[key], allow_nan=False)
+            converted[key] = _json_value(value)
+        except (PydanticSerializationError, ValueError):
+            converted[key] = _text_form(value, key, field=field)
+    return converted
+
+
+def _json_value(value: Any) -> Any:
+    converted = to_jsonable_python(value, inf_nan_mode="constants")
+    json.dumps(converted, allow_nan=False)
+    return converted
+
+
+def _text_form(value: Any, key: str, *, field: str) -> Any:
+    try:
+        text = to_jsonable_python(value, serialize_unknown=True, inf_nan_mode="strings")
+    except (PydanticSerializationError, ValueError) as error:
+        raise InvalidEventError(
+            f"{field}: the value of {key!r} is not JSON: {error}", field=f"{field}.{key}"
+        ) from error
+    _log.warning("%s: JSON cannot carry a part of the value of %r: its text is stored", field, key)
+    return text
+
+
+def _check_json(values: Mapping[str, Any], *, field: str) -> None:
+    """Raises `InvalidEventError` with the key of a value that JSON cannot carry."""
+    for key, value in values.items():
+        try:
+            _json_value(value)
         except (PydanticSerializationError, ValueError) as error:
             raise InvalidEventError(
                 f"{field}: the value of {key!r} is not JSON: {error}", field=f"{field}.{key}"
             ) from error
-    return converted
 
 
-def _with_state_delta(event: Event, delta: Mapping[str, Any]) -> Event:
-    """The event with this change of state. A copy has the same fields set as the event."""
-    if delta == event.actions.state_delta:
+def _with_actions(event: Event, delta: Mapping[str, Any]) -> Event:
+    """The event with this change of state, and with an agent's state that JSON can carry. A copy
+    has the same fields set as the event.
+    """
+    agent_state = event.actions.agent_state
+    stored_agent_state = agent_state and json_form(agent_state, field="agent_state")
+    if delta == event.actions.state_delta and stored_agent_state == agent_state:
         return event
     changed, actions = event.model_copy(), event.actions.model_copy()
-    actions.__dict__["state_delta"] = dict(delta)
+    actions.__dict__ |= {"state_delta": dict(delta), "agent_state": stored_agent_state}
     changed.__dict__["actions"] = actions
     return changed
 

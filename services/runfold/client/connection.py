@@ -20,6 +20,7 @@ from runfold.log.catalog import bell_record, life_record, partition_of, skip_par
 from runfold.log.catalog_view import CatalogView
 from runfold.log.clients import LogClients
 from runfold.log.effect_keys import effect_signer_of
+from runfold.log.encoding import encoded_exactly
 from runfold.log.fetch_answer import SkippedAt
 from runfold.log.leaders import Leaders
 from runfold.log.opening_groups import OpeningGroups
@@ -27,7 +28,6 @@ from runfold.log.publisher import NOT_CONNECTED, Publisher
 from runfold.log.reopening import CatalogReopener
 from runfold.log.settings import LogSettings
 from runfold_schemas.catalog import Life, Skip
-from runfold_schemas.codec import encode
 from runfold_schemas.errors import ConfigurationError, UnavailableError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.topics import Partition, Topics
@@ -170,7 +170,7 @@ class LogConnection:
         if self.sealing is None:
             self._check_clear()
             return event
-        encode(event)  # which refuses what JSON would change
+        event, _ = encoded_exactly(event)
         return await self.sealing.seal(event, subject, is_whole=is_whole)
 
     def _seal_of(self, life: Life) -> Seal | None:

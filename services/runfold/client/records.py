@@ -8,6 +8,7 @@ from runfold.blobs.log_blobs import LogBlobs
 from runfold.client.envelope import naming_index
 from runfold.encryption.seal import Seal
 from runfold.log.effect_keys import EffectSigner
+from runfold.log.encoding import encoded
 from runfold.log.publisher import Outgoing, record_size
 from runfold.telemetry.trace_context import event_traceparent
 from runfold.token_notes import token_note
@@ -24,12 +25,13 @@ _PAUSE_BYTES: Final = 256 * 1024
 def outgoing(event: AnyEvent, *, source: str, signer: EffectSigner | None = None) -> Outgoing:
     """The record that carries an event. Its key lets consumers of many topics group by run.
 
-    `source` is the `ce_source` header, and `signer` adds the headers of a trusted publisher. Raises
-    `InvalidEventError` if JSON cannot carry the event exactly, or if the event is nested too deep.
+    `source` is the `ce_source` header, and `signer` adds the headers of a trusted publisher. Halves
+    of surrogate pairs become U+FFFD. Raises `InvalidEventError` if JSON cannot carry the event
+    exactly, or if the event is nested too deep.
     """
-    value = encode_unchecked(event)
-    record = _unchecked(event, value, source=source, signer=signer)
-    check_exact(event, value)
+    stored, value = encoded(event)
+    record = _unchecked(stored, value, source=source, signer=signer)
+    check_exact(stored, value)
     return record
 
 
@@ -109,7 +111,7 @@ async def _with_blobs_stored(
     event: AnyEvent, blobs: LogBlobs | None, *, source: str, signer: EffectSigner | None
 ) -> tuple[AnyEvent, Outgoing]:
     """The event as the log gets it, and its record before `check_exact`."""
-    value = encode_unchecked(event)
+    event, value = encoded(event)
     if blobs is not None and blobs.may_take(len(value)):
         taken = await blobs.take(event)
         if taken is not event:

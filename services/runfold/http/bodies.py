@@ -6,9 +6,13 @@ size and keep every digit. NaN and Infinity are not JSON, so they are refused li
 No body may take much memory, or hold up other requests while it is decoded, because Python decodes
 JSON in one step. So the outline of a text is read first, and a text with too many values is not
 decoded.
+
+Half of a surrogate pair, which is left where a client has cut a text, is read as U+FFFD.
 """
 
 import asyncio
+import json
+import logging
 import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -22,6 +26,9 @@ from pydantic_core import from_json
 from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.outline import CHUNK_BYTES, DEPTH_MAX, Outline, chunks_of
 from runfold_schemas.topics import RECORD_BYTES_MAX
+from runfold_schemas.whole_texts import whole_value
+
+_log = logging.getLogger(__name__)
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
@@ -39,6 +46,9 @@ COMMAND_BYTES_MAX: Final = 1024 * 1024
 
 VALUES_MAX: Final = 200_000
 """The most values of a JSON text that is decoded in one step: 40 MB and 60 ms at the worst."""
+
+_HALF_CHARACTER: Final = "hex escape"
+"""A part of the parser's message about half of a surrogate pair."""
 
 _POSITION = re.compile(r" at line (\d+) column (\d+)$")
 
@@ -158,8 +168,26 @@ def decode_json(text: bytes, *, within: bytes = b"", begin: int = 0, allow_inf_n
     try:
         return from_json(text, allow_inf_nan=allow_inf_nan)
     except ValueError as error:
+        if _HALF_CHARACTER in str(error) and (value := _mended(text)) is not None:
+            return value
         message, line = _positioned(str(error), within, begin)
         raise InvalidItemError(f"broken JSON: {message}", location=ItemLocation(line=line)) from error
+
+
+def _mended(text: bytes) -> Any:
+    """The JSON value with U+FFFD for each half of a surrogate pair. None if it has other faults."""
+    if len(text) > RECORD_BYTES_MAX:
+        return None
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except ValueError:
+        return None
+    _log.warning("a request's JSON had halves of surrogate pairs: each is read as U+FFFD")
+    return whole_value(value)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def too_long(bytes_max: int) -> HTTPException:

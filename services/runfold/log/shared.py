@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from runfold.log.catalog import partition_of
+from runfold.log.encoding import encoded_exactly
 from runfold.log.leaders import Leaders
 from runfold.log.publisher import Ack, Outgoing, Publisher, record_size
 from runfold.log.reader import read
@@ -14,7 +15,7 @@ from runfold_projections.admission import SKIPPED, is_skipped
 from runfold_projections.memory import bank_event, memory_event
 from runfold_projections.session import shared_event
 from runfold_projections.state import FORWARD_BYTES_MAX, Forward, changes_shared, forwards
-from runfold_schemas.codec import Record, encode, headers
+from runfold_schemas.codec import Record, headers
 from runfold_schemas.errors import EventTooLargeError, UndecodableError
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.topics import RECORD_BYTES_MAX, Partition, Topics
@@ -43,11 +44,8 @@ def shared_record(settings: LogSettings, forward: Forward) -> SharedRecord:
     """The record of an event for the topic and the partition that decide its key. Raises
     `InvalidEventError` if JSON cannot carry the event exactly.
     """
-    record = Outgoing(
-        key=forward.key.encode(),
-        value=encode(forward.event),
-        headers=headers(forward.event, source=settings.source),
-    )
+    event, value = encoded_exactly(forward.event)
+    record = Outgoing(key=forward.key.encode(), value=value, headers=headers(event, source=settings.source))
     return SharedRecord(deciding(settings.topics, forward.key), record)
 
 
