@@ -22,7 +22,7 @@ from zlib import crc32
 
 from runfold_projections.providers.gemini_recording import GeminiRecorder
 from runfold_projections.providers.openai_responses_recording import ResponsesRecorder
-from runfold_projections.providers.values import is_base64, mapping
+from runfold_projections.providers.values import is_base64, items, mapping, string
 from runfold_schemas.codec import new_event
 from runfold_schemas.data import MESSAGE_ID_LENGTH_MAX, Data
 from runfold_schemas.events import (
@@ -66,7 +66,7 @@ def expand(event: AnyEvent) -> list[AnyEvent]:
         return [event]
     match event.data.framework:
         case "adk" | "vertex":
-            return replace_event(event, _expand_adk(_adk_body(event.data)))
+            return replace_event(event, expand_adk(adk_body(event.data)))
         case "openai-agents":
             files = _openai_file if event.data.files_by_id else _no_file
             return replace_event(event, _expand_openai(event.data.body, event.event_id, files))
@@ -83,7 +83,7 @@ def replace_event(event: AnyEvent, data: Iterable[Data]) -> list[AnyEvent]:
     if isinstance(event.data, FrameworkEvent):
         match event.data.framework:
             case "adk" | "vertex":
-                body = _adk_body(event.data)
+                body = adk_body(event.data)
                 turn_id = event.turn_id or _bounded(body.get("invocationId"), _TURN_ID_LENGTH_MAX)
                 message_id = event.message_id or _bounded(body.get("id"), MESSAGE_ID_LENGTH_MAX)
                 envelope = {**envelope, "turn_id": turn_id} if turn_id else envelope
@@ -102,7 +102,7 @@ def replace_event(event: AnyEvent, data: Iterable[Data]) -> list[AnyEvent]:
     ]
 
 
-def _adk_body(event: FrameworkEvent) -> Mapping[str, Any]:
+def adk_body(event: FrameworkEvent) -> Mapping[str, Any]:
     """The body of the event in ADK's form."""
     body = event.body
     if event.framework != "vertex":
@@ -114,12 +114,12 @@ def _adk_body(event: FrameworkEvent) -> Mapping[str, Any]:
     return {**origin, "content": body.get("content"), "partial": partial}
 
 
-def _expand_adk(body: Mapping[str, Any]) -> list[Data]:
+def expand_adk(body: Mapping[str, Any]) -> list[Data]:
     content = mapping(body.get("content"))
-    parts = [part for part in _items(content.get("parts")) if isinstance(part, dict)]
-    if body.get("partial") or any(_is_question_of_adk(part) for part in parts):
+    parts = [part for part in items(content.get("parts")) if isinstance(part, dict)]
+    if body.get("partial") or any(is_question_of_adk(part) for part in parts):
         return []
-    ids = _Ids(_string(body.get("invocationId")))
+    ids = _Ids(string(body.get("invocationId")))
     results = [
         _adk_result(response, ids)
         for part in parts
@@ -128,7 +128,7 @@ def _expand_adk(body: Mapping[str, Any]) -> list[Data]:
     others = [part for part in parts if part.get("functionResponse") is None]
     if body.get("author") == "user" or content.get("role") == "user":
         return [*results, *_user_messages(map(_adk_part, others))]
-    return [*_adk_model(others, _Ids(_string(body.get("invocationId")))), *results]
+    return [*_adk_model(others, _Ids(string(body.get("invocationId")))), *results]
 
 
 class _Ids:
@@ -148,9 +148,9 @@ class _Ids:
         return f"{self._invocation_id}:{name}:{number}"
 
 
-def _is_question_of_adk(part: Mapping[str, Any]) -> bool:
+def is_question_of_adk(part: Mapping[str, Any]) -> bool:
     named = (mapping(part.get(kind)) for kind in ("functionCall", "functionResponse"))
-    return any(_string(each.get("name")) in _ADK_QUESTIONS for each in named)
+    return any(string(each.get("name")) in _ADK_QUESTIONS for each in named)
 
 
 def _adk_model(parts: Sequence[Fields], ids: _Ids) -> Iterator[Data]:
@@ -173,10 +173,10 @@ def _adk_call(call: ToolCall, ids: _Ids) -> ToolCall:
 
 
 def _adk_result(response: Mapping[str, Any], ids: _Ids) -> ToolResult:
-    name = _string(response.get("name"))
-    parts = [_adk_part(part) for part in _items(response.get("parts")) if isinstance(part, dict)]
+    name = string(response.get("name"))
+    parts = [_adk_part(part) for part in items(response.get("parts")) if isinstance(part, dict)]
     return _result(
-        _string(response.get("id")) or ids.next(name),
+        string(response.get("id")) or ids.next(name),
         tool_name=name,
         attachments=_media(parts),
         **_adk_outcome(response.get("response")),
@@ -205,7 +205,7 @@ def _adk_part(part: Mapping[str, Any]) -> Fields | None:
     inline, file = mapping(part.get("inlineData")), mapping(part.get("fileData"))
     if inline:
         # Pydantic writes bytes in the base64 alphabet for URLs.
-        data = _string(inline.get("data")).replace("-", "+").replace("_", "/")
+        data = string(inline.get("data")).replace("-", "+").replace("_", "/")
         return _medium(inline.get("mimeType"), data=data, name=inline.get("displayName"))
     if file:
         return _medium(file.get("mimeType"), url=file.get("fileUri"), name=file.get("displayName"))
@@ -240,7 +240,7 @@ def _contents(item: Mapping[str, Any], kind: str) -> list[Fields]:
     content = item.get("content")
     if isinstance(content, str):
         return [{"type": kind, "text": content}]
-    return [part for part in _items(content) if isinstance(part, dict)]
+    return [part for part in items(content) if isinstance(part, dict)]
 
 
 def _openai_model(item: Mapping[str, Any], event_id: str) -> Iterator[Data]:
@@ -256,8 +256,8 @@ def _openai_model(item: Mapping[str, Any], event_id: str) -> Iterator[Data]:
 
 
 def _openai_result(item: Mapping[str, Any], file: PartReader) -> ToolResult:
-    tool_id, output = _string(item.get("call_id")), item.get("output")
-    parts = [_openai_part(part) or file(part) for part in _items(output) if isinstance(part, dict)]
+    tool_id, output = string(item.get("call_id")), item.get("output")
+    parts = [_openai_part(part) or file(part) for part in items(output) if isinstance(part, dict)]
     if not isinstance(output, list) or None in parts:
         return _result(tool_id, result=output)
     texts = [part["text"] for part in parts if part is not None and part["type"] == "text"]
@@ -348,7 +348,7 @@ def _medium(
     """The fields of an image or a document. None if there are neither bytes of a known type nor a
     URL.
     """
-    media_type = _string(media_type)
+    media_type = string(media_type)
     if data is not None:
         if not media_type or not is_base64(data):
             return None
@@ -368,11 +368,3 @@ def _media(parts: Iterable[Fields | None]) -> list[Fields]:
 
 def _bounded(value: Any, length_max: int) -> str | None:
     return value if isinstance(value, str) and 0 < len(value) <= length_max else None
-
-
-def _string(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -11,11 +11,12 @@ from functools import partial
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from runfold_projections.amendments import Place, amendments_of, expand_events, offset_of, order_key
+from runfold_projections.amendments import Place, expand_events, offset_of, order_key
 from runfold_projections.call_ids import distinct_ids
 from runfold_projections.endings import has_broken_off
 from runfold_projections.exchanges import ResultPlanner, plan_results
 from runfold_projections.ledger import Draft, LedgerStream
+from runfold_projections.live import LivePlanner
 from runfold_projections.open_message import Fields
 from runfold_projections.providers.open_calls import refused_blocks, unanswered_items
 from runfold_projections.providers.openai_responses_tools import failed_output
@@ -99,10 +100,13 @@ def repair(events: Log) -> list[Data]:
 
 def _ledger_events(events: Log, appended: Sequence[Data]) -> LedgerEvents:
     """The expanded events, with the amendments in the log and those `appended` so far."""
-    amendments = amendments_of(events) | {
-        data.offset: data for data in appended if isinstance(data, EventAmended)
-    }
-    return list(expand_events(events, amendments))
+    planner = LivePlanner()
+    for offset, event in events:
+        planner.feed(offset, event)
+    for data in appended:
+        if isinstance(data, EventAmended):
+            planner.amend(data)
+    return list(expand_events(events, planner.replacements()))
 
 
 def _amendments(ledger: LedgerEvents, changes: Iterable[Change]) -> Iterator[EventAmended]:

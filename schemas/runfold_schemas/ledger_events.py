@@ -132,6 +132,11 @@ def prepare() -> None:
     _tool_validator()
 
 
+def is_excerpt(event: LedgerEvent) -> bool:
+    """Whether the event lacks fields."""
+    return isinstance(event, _Excerpt)
+
+
 def whole_event(event: LedgerEvent) -> AnyEvent:
     """The event, which must be whole."""
     assert not isinstance(event, _Excerpt)

@@ -11,7 +11,7 @@ from tests.records import ONE_OF_EACH, admit, modest
 
 from runfold.api.app import build_app
 from runfold.settings import Settings
-from runfold_projections.amendments import EXPANDED_TYPES, amendments_of, expand_events
+from runfold_projections.amendments import EXPANDED_TYPES, expand_events, replacements_of
 from runfold_projections.exchanges import plan_results
 from runfold_projections.ledger import LedgerStream, build_messages_from_log
 from runfold_schemas import ledger_events
@@ -105,14 +105,14 @@ def test_a_history_has_the_ledger_of_its_whole_events(history):
         one for one in admit(read(history), expected(history)["run"]["run_id"]) if one.counts and one.event
     ]
     log = [(one.record.offset, one.event) for one in admitted if one.event]
-    amendments = amendments_of(log)
+    replacements = replacements_of(log)
     excerpts = decode_for_ledger([one.record.value or b"" for one in admitted])
     events: list[tuple[int, LedgerEvent]] = [
-        (offset, whole if offset in amendments else excerpt)
+        (offset, whole if offset in replacements else excerpt)
         for (offset, whole), excerpt in zip(log, excerpts, strict=True)
     ]
 
-    expanded = list(expand_events(events, amendments))
+    expanded = list(expand_events(events, replacements))
     stream = LedgerStream(plan_results(expanded))
     drafts = [draft for place, one in expanded for draft in stream.feed(place, one)]
     messages = [draft.message(dict(expanded)) for draft in [*drafts, *stream.finish()]]

@@ -95,6 +95,16 @@ def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else _NOTHING
 
 
+def string(value: Any) -> str:
+    """`value` if it is a text. Anything else is empty."""
+    return value if isinstance(value, str) else ""
+
+
+def items(value: Any) -> list[Any]:
+    """`value` if it is a list. Anything else is empty."""
+    return value if isinstance(value, list) else []
+
+
 def is_blank(text: str) -> bool:
     """Whether the text has no visible character."""
     return not text or text.isspace()

@@ -22,21 +22,21 @@ from runfold.query.checkpoints import BEGINNING, MEMBERS_BYTES_MAX, Checkpoint, 
 from runfold.query.history import History, Slice, SnapshotHistory
 from runfold_projections.amendments import (
     EXPANDED_TYPES,
-    Amendments,
     Place,
-    amendments_of,
     event_at,
     expand_events,
     offset_of,
+    replacements_of,
 )
 from runfold_projections.endings import Ending
 from runfold_projections.exchanges import ResultPlan, ResultPlanner
 from runfold_projections.ledger import Draft
+from runfold_projections.live import LivePlanner, Replacements
 from runfold_projections.open_message import Fields
 from runfold_projections.portions import PortionFold
 from runfold_schemas.codec import decode
-from runfold_schemas.events import AnyEvent, EventAmended, ToolCall, ToolResult
-from runfold_schemas.ledger_events import LedgerEvent
+from runfold_schemas.events import AnyEvent, ToolCall, ToolResult
+from runfold_schemas.ledger_events import LedgerEvent, is_excerpt
 
 HELD_BYTES_MAX: Final = 3 * 1024 * 1024
 """The JSON of the events that are held at once. In memory they take five times as much. 3,000
@@ -216,20 +216,23 @@ class HeldEvents:
                 break
             await asyncio.sleep(0)
         is_expanded = not EXPANDED_TYPES.isdisjoint(types)
-        amendments = amendments_of(log) if is_expanded else {}
-        if amendments:
+        replacements = replacements_of(log) if is_expanded else {}
+        if replacements:
             log = [
-                (offset, decode(value) if offset in amendments else event)
+                (
+                    offset,
+                    decode(value) if offset in replacements and not isinstance(event, AnyEvent) else event,
+                )
                 for (offset, event), value in zip(log, values, strict=True)
             ]
         planner, events = ResultPlanner(), dict[Place, LedgerEvent]()
         for begin in range(0, len(log), _PORTION):
             portion = log[begin : begin + _PORTION]
-            for place, event in expand_events(portion, amendments) if is_expanded else portion:
+            for place, event in expand_events(portion, replacements) if is_expanded else portion:
                 events[place] = event
                 planner.feed(place, event)
             await asyncio.sleep(0)
-        return cls(log, events, planner.plan(), is_amended=bool(amendments), end=reached)
+        return cls(log, events, planner.plan(), is_amended=bool(replacements), end=reached)
 
     async def portions(
         self, ending: Ending | None = None
@@ -258,10 +261,10 @@ class HeldEvents:
 class LoggedEvents:
     """Events of a log that is too large to be held: they are read once more for each use."""
 
-    def __init__(self, history: History, plan: ResultPlan, amendments: Amendments, *, end: int) -> None:
+    def __init__(self, history: History, plan: ResultPlan, replacements: Replacements, *, end: int) -> None:
         self.plan = plan
         self._history = history
-        self._amendments = amendments
+        self._replacements = replacements
         self._end = end
 
     @classmethod
@@ -269,42 +272,44 @@ class LoggedEvents:
         """Makes the plan. An amendment follows the event that it amends, so a log with amendments
         is planned in another pass.
         """
-        plan, amendments = await cls._plan(history, {}, end=end)
-        if amendments:
-            plan, _ = await cls._plan(history, amendments, end=end)
-        return cls(history, plan, amendments, end=end)
+        plan, replacements = await cls._plan(history, {}, end=end)
+        if replacements:
+            plan, _ = await cls._plan(history, replacements, end=end)
+        return cls(history, plan, replacements, end=end)
 
     @staticmethod
-    async def _plan(history: History, amendments: Amendments, *, end: int) -> tuple[ResultPlan, Amendments]:
-        planner = ResultPlanner()
-        amended: dict[int, EventAmended] = {}
+    async def _plan(
+        history: History, replacements: Replacements, *, end: int
+    ) -> tuple[ResultPlan, Replacements]:
+        planner, live = ResultPlanner(), LivePlanner()
         async for slice_ in history.slices(end=end):
-            if EXPANDED_TYPES.isdisjoint(slice_.types) and not amendments:
+            if EXPANDED_TYPES.isdisjoint(slice_.types) and not replacements:
                 if not _PLANNED_TYPES.isdisjoint(slice_.types):
                     _feed_tools(planner, slice_)
             elif not _PLANNED_TYPES.isdisjoint(slice_.types):
-                events = _ledger_log(slice_, amendments)
-                amended |= amendments_of(events)
-                for place, event in expand_events(events, amendments):
+                events = _ledger_log(slice_, replacements)
+                for offset, logged in events:
+                    live.feed(offset, logged)
+                for place, event in expand_events(events, replacements):
                     planner.feed(place, event)
             await asyncio.sleep(0)
-        return planner.plan(), amended
+        return planner.plan(), live.replacements()
 
     async def portions(
         self, ending: Ending | None = None
     ) -> AsyncGenerator[Iterable[tuple[Place, LedgerEvent]], None]:
         async for slice_ in self._history.slices(end=self._end):
-            log = _ledger_log(slice_, self._amendments)
+            log = _ledger_log(slice_, self._replacements)
             if ending is not None:
                 ending.feed(log)
-            yield expand_events(log, self._amendments)
+            yield expand_events(log, self._replacements)
 
     async def fields(self, drafts: Sequence[Draft]) -> list[Fields]:
         return [draft.fields(await self._late_results(draft)) for draft in drafts]
 
     async def _late_results(self, draft: Draft) -> Mapping[Place, LedgerEvent]:
         return {
-            place: event_at(place, await self._history.event(offset_of(place)), self._amendments)
+            place: event_at(place, await self._history.event(offset_of(place)), self._replacements)
             for place in draft.late
         }
 
@@ -317,8 +322,8 @@ def _feed_tools(planner: ResultPlanner, slice_: Slice) -> None:
             planner.feed_result(offset, tool_id)
 
 
-def _ledger_log(slice_: Slice, amendments: Amendments) -> Sequence[tuple[int, LedgerEvent]]:
-    """The events of a slice that count, with their offsets. Amended events are whole."""
-    if amendments:
+def _ledger_log(slice_: Slice, replacements: Replacements) -> Sequence[tuple[int, LedgerEvent]]:
+    """The events of a slice that count, with their offsets. Replaced events are whole."""
+    if replacements:
         return counting_events(slice_)
     return [(record.offset, event) for record, event in slice_.ledger_events()]
