@@ -82,10 +82,8 @@ class EventTooLargeError(InvalidEventError):
             cure = "publish fewer events in one batch"
         else:
             cause = f"the record has {size:,} bytes"
-            cure = (
-                "configure a blob store for images and other bytes, or keep large content elsewhere and"
-                " publish a reference"
-            )
+            cure = "configure a blob store for images and other bytes, or keep large content elsewhere and"
+            cure += " publish a reference"
         super().__init__(f"{cause}, the limit is {limit:,}: {cure}")
         self.size = size
         self.limit = limit
@@ -217,16 +215,11 @@ class SessionNotFoundError(RunfoldError):
 
 
 class SessionConflictError(RunfoldError):
-    """The session id is taken. `framework` is the agent framework that uses it, if another one is
-    refused for that reason.
-    """
+    """The session id is taken, by an agent `framework` if another one is refused for that."""
 
     def __init__(self, session_id: str, *, framework: str = "") -> None:
-        if framework:
-            message = f"session {session_id!r} has events of the framework {framework!r}: use another id"
-        else:
-            message = f"session {session_id!r} exists already: choose another id, or delete it first"
-        super().__init__(message)
+        use = f"has events of the framework {framework!r}" if framework else "exists already"
+        super().__init__(f"session {session_id!r} {use}: choose another id, or delete it first")
         self.session_id = session_id
         self.framework = framework
 

@@ -240,7 +240,6 @@ async def test_a_scope_is_needed(google: Any):
 
 
 async def test_a_rebuild_retrieves_the_same(settings: Settings, google: Any):
-    await google.create("likes tea", scope=SCOPE)
     before = await google.nearest("tea", top_k=100), await google.retrieve()
 
     await check_memories_rebuild(settings)

@@ -22,6 +22,8 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     levels = {name: logging.getLogger(name).level for name in (*_QUIET, "a", "a.b")}
     root.handlers = []
     monkeypatch.setattr("sys.stderr", output)
+    # Connections of other tests in this process may log too.
+    monkeypatch.setattr(logging.getLogger("runfold"), "propagate", False)
     configure_logging("debug", log_format="text")
     yield output
     root.handlers = before

@@ -8,7 +8,7 @@ from runfold.blobs.log_blobs import LogBlobs
 from runfold.client.envelope import naming_index
 from runfold.encryption.seal import Seal
 from runfold.log.effect_keys import EffectSigner
-from runfold.log.encoding import encoded
+from runfold.log.encoding import encoded, encoded_exactly
 from runfold.log.publisher import Outgoing, record_size
 from runfold.telemetry.trace_context import event_traceparent
 from runfold.token_notes import token_note
@@ -20,6 +20,14 @@ from runfold_schemas.topics import RECORD_BYTES_MAX
 
 _PAUSE_BYTES: Final = 256 * 1024
 """Encoded events between two pauses of the event loop: some 5 ms."""
+
+
+def stored_json(event: AnyEvent) -> bytes:
+    """The event as JSON, in which halves of surrogate pairs are U+FFFD. Raises `InvalidEventError`
+    if JSON cannot carry the event exactly.
+    """
+    _, value = encoded_exactly(event)
+    return value
 
 
 def outgoing(event: AnyEvent, *, source: str, signer: EffectSigner | None = None) -> Outgoing:

@@ -36,7 +36,7 @@ from runfold_projections.open_message import Fields
 from runfold_projections.portions import PortionFold
 from runfold_schemas.codec import decode
 from runfold_schemas.events import AnyEvent, ToolCall, ToolResult
-from runfold_schemas.ledger_events import LedgerEvent, is_excerpt
+from runfold_schemas.ledger_events import LedgerEvent
 
 HELD_BYTES_MAX: Final = 3 * 1024 * 1024
 """The JSON of the events that are held at once. In memory they take five times as much. 3,000

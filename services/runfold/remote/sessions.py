@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from runfold.client.appender import Position
 from runfold.client.envelope import Envelope, event_of, naming_index
 from runfold.client.prefixes import AsOfOptions, as_of
+from runfold.client.records import stored_json
 from runfold.client.session import EventSelection, Session, SessionVerbs
 from runfold.client.session_state import check_state, naming_state_key
 from runfold.client.sessions import Sessions
 from runfold.documents.sessions import session_of, session_of_lines, sessions_of
-from runfold.log.encoding import encoded_exactly
 from runfold.remote.api_client import HttpVerbs, pairs, quoted, texts_of
 from runfold_projections.state import without_temporary
 from runfold_schemas.data import Data
@@ -166,7 +166,7 @@ def _event_json(data: Data | AnyEvent, **envelope: Unpack[Envelope]) -> bytes:
     if event.state_delta:
         event = event.model_copy(update={"state_delta": without_temporary(event.state_delta)})
     with naming_state_key([event.state_delta]):
-        event, value = encoded_exactly(event)
+        value = stored_json(event)
     if isinstance(data, Data):
         # The first two fields of every event are its id, which is a UUID, and its run.
         head, run, rest = value.partition(b',"run_id":"%b"' % _ANY_RUN.encode())
