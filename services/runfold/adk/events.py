@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
+from math import isfinite
 from typing import Any, Final, Literal
 
 from google.adk.errors.input_validation_error import InputValidationError
@@ -150,13 +151,24 @@ def _json_value(value: Any) -> Any:
 
 def _text_form(value: Any, key: str, *, field: str) -> Any:
     try:
-        text = to_jsonable_python(value, serialize_unknown=True, inf_nan_mode="strings")
+        text = _with_finite_numbers(to_jsonable_python(value, serialize_unknown=True))
     except (PydanticSerializationError, ValueError) as error:
         raise InvalidEventError(
             f"{field}: the value of {key!r} is not JSON: {error}", field=f"{field}.{key}"
         ) from error
     _log.warning("%s: JSON cannot carry a part of the value of %r: its text is stored", field, key)
     return text
+
+
+def _with_finite_numbers(value: Any) -> Any:
+    """The value with the texts of its numbers that are not finite."""
+    if isinstance(value, float) and not isfinite(value):
+        return json.dumps(value)
+    if isinstance(value, list):
+        return [_with_finite_numbers(member) for member in value]
+    if isinstance(value, dict):
+        return {key: _with_finite_numbers(member) for key, member in value.items()}
+    return value
 
 
 def _check_json(values: Mapping[str, Any], *, field: str) -> None:

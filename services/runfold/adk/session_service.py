@@ -7,6 +7,7 @@ only if no other event follows that one.
 """
 
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Self
@@ -22,7 +23,7 @@ from google.adk.sessions.base_session_service import (
     ListSessionsResponse,
 )
 from google.adk.sessions.session import Session as AdkSession
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from runfold.access.locks import NamedLocks
 from runfold.access.sessions import session_connection
@@ -41,6 +42,7 @@ from runfold_schemas.errors import (
 )
 from runfold_schemas.events import AnyEvent
 from runfold_schemas.sessions import FrameworkEvent, joined, parted
+from runfold_schemas.whole_texts import whole_value
 
 _TYPES: Final = frozenset({"framework_event"})
 
@@ -310,12 +312,20 @@ def _follows(event: AnyEvent, logged: AnyEvent, marker: _Marker) -> bool:
     return event.event_id == logged.event_id and expected is not None and expected <= marker.offset
 
 
+def _json_of(body: Mapping[str, Any]) -> bytes:
+    """The body as JSON, in which halves of surrogate pairs are U+FFFD, as the log stores it."""
+    try:
+        return to_json(body)
+    except PydanticSerializationError:
+        return to_json(whole_value(body))
+
+
 async def _logged(
     sessions: SessionVerbs, session: AdkSession, session_id: str, new: _NewEvent, marker: _Marker
 ) -> AnyEvent:
     # The id is made of the content. So the log counts a repeated event once, and does not confuse
     # it with another event of the same ADK id.
-    name = marker.run_id.encode() + to_json(new.stored.body)
+    name = marker.run_id.encode() + _json_of(new.stored.body)
     keyed_id = None
     if isinstance(sessions, Sessions):  # over HTTP, an agent has no key
         keyed_id = await sessions.content_id(name, session_id=session_id, user=session.user_id)

@@ -7,6 +7,7 @@ from typing import Any
 
 from runfold.printable import shortened
 from runfold_schemas.errors import InvalidEventError
+from runfold_schemas.whole_texts import whole_value
 
 
 @contextmanager
@@ -30,7 +31,7 @@ def check_state(delta: Mapping[str, Any], *, field: str = "state_delta", index: 
     """Raises `InvalidEventError` naming the first key whose value JSON cannot carry exactly."""
     for key, value in delta.items():
         try:
-            survives = json.loads(json.dumps(value, allow_nan=False)) == value
+            survives = whole_value(json.loads(json.dumps(value, allow_nan=False))) == whole_value(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidEventError(
                 f"{field}: the value of {_quoted(key)} is not JSON: {error}",
