@@ -109,9 +109,12 @@ and topic creation.
    `max.message.bytes`, and refuse larger events before you send them.
    A program that goes on with a run of an earlier process begins with the same look at the catalog,
    and creates the topic of the highest base if there is one.
-14. **Transactions** hide nothing: readers take the records of open and aborted transactions too. A
-   topic is sealed when no transaction is open in it. If a record of a transaction is refused, abort
-   the transaction, and send all its events again in another one, with the same `event_id`s.
+14. **Transactions** are for the topics of runs alone, which readers read committed. Aborted records
+   count for nothing, and keep their offsets. An open transaction holds back what follows it in its
+   run, also events of others, so keep it short. Ring the bell after the commit. All other channels
+   are read uncommitted. A topic is sealed when no transaction is open in it. If a record of a
+   transaction is refused, abort the transaction, and send all its events again in another one, with
+   the same `event_id`s.
 
 Records that cannot be decoded, or whose `ce_id` or `ce_type` contradicts the event, go to the dead
 letters; the run continues.

@@ -57,11 +57,20 @@ _HASHED: Final = "__"
 
 _HASH_DIGITS: Final = 32
 
+_RUN: Final = ".run."
+
 _SEGMENT_DOTS: Final = 4
 """The dots in the name of a segment's topic: no part of a name has any."""
 
 _HASHED_NAME = re.compile(rf"\.{_HASHED}[0-9a-f]{{{_HASH_DIGITS}}}\.[^.]+\.{_BASE.pattern}\Z")
 _PREFIX = re.compile(r"[A-Za-z0-9-]{1,32}")
+
+
+def is_of_run(topic: str) -> bool:
+    """Whether a topic has the form of a run's. Such topics are read committed, and all others are
+    not: there, one open transaction would hold back everybody's records.
+    """
+    return _RUN in topic
 
 
 def base_of(topic: str) -> int:

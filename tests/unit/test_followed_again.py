@@ -11,6 +11,7 @@ from aiokafka.cluster import ClusterMetadata
 from tests.processes import until
 
 from runfold.log import hot_and_cold as module
+from runfold.log.fetch_messages import FetchedPartition
 from runfold.log.fetch_session import OUT_OF_RANGE, SESSIONLESS_MAX, FetchSession
 from runfold.log.hot_and_cold import HotAndCold, Pace, runs_pace
 from runfold.log.leaders import Leaders
@@ -42,7 +43,11 @@ class Broker:
             told.pop(at, None)
         for topic, number, *_ in request._entries:
             told.setdefault(Partition(topic, number), -1)
-        news = [(at, self.errors.get(at, 0), END, b"") for at, end in told.items() if end != END]
+        news = [
+            FetchedPartition(at, self.errors.get(at, 0), END, END, (), b"")
+            for at, end in told.items()
+            if end != END
+        ]
         told.update((at, -1 if error else END) for at, error, *_ in news)
         await asyncio.sleep(0.001 if news else request._ahead[1] / 1000)
         return SimpleNamespace(throttle_time_ms=0, error_code=0, session_id=session_id, partitions=news)

@@ -81,9 +81,7 @@ async def _read(
 
 def _portions(answer: Answer, end: int) -> "list[FetchedRecords]":
     """The records of an answer before `end`."""
-    reader = PartitionAnswer(
-        answer.partition, answer.data, offset=answer.asked, end=answer.end, skipped=skipped_here()
-    )
+    reader = PartitionAnswer.of(answer, answer.partition, skipped_here())
     portions: list[FetchedRecords] = []
     while not reader.is_read and reader.next_offset < end:
         records, unreadable = reader.take(Budget()), reader.take_unreadable()

@@ -5,11 +5,12 @@ No batch stops a reader. A batch that cannot be read is passed over, and the cal
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from aiokafka.errors import CorruptRecordException
@@ -18,6 +19,7 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from runfold.log.batches import CODEC_MASK, LARGE_BYTES, RawBatch, has_large_record
 from runfold.log.compression import UNPACKED_BYTES_MAX, UnpackError
+from runfold.log.fetch_session import Answer
 from runfold.log.seal_marks import is_seal
 from runfold_projections.admission import is_skipped
 from runfold_schemas.codec import Record, UnreadableBatch
@@ -97,10 +99,20 @@ class Budget:
 
 class PartitionAnswer:
     """The records from `offset` on in the bytes that a broker sent for one partition. `offset` is
-    the one that was asked for, and `end` the end of the partition.
+    the one that was asked for, and `end` the end of the partition. Records of the transactions in
+    `aborted` are passed over, each given by its producer's id and its first offset.
     """
 
-    def __init__(self, at: Partition, data: bytes, *, offset: int, end: int, skipped: SkippedAt) -> None:
+    def __init__(
+        self,
+        at: Partition,
+        data: bytes,
+        *,
+        offset: int,
+        end: int,
+        skipped: SkippedAt,
+        aborted: Iterable[tuple[int, int]] = (),
+    ) -> None:
         self.at = at
         self.next_offset = offset
         """The offset behind the records that were taken."""
@@ -116,7 +128,15 @@ class PartitionAnswer:
         self._unreadable: list[UnreadableBatch] = []
         self._records: list[Record] = []
         self._budget = Budget()
+        self._transactions = _Transactions(aborted)
         self._steps = self._read(data)
+
+    @classmethod
+    def of(cls, answer: Answer, at: Partition, skipped: SkippedAt) -> "PartitionAnswer":
+        """The records of an answer about the log `at`, or about a segment of it."""
+        return cls(
+            at, answer.data, offset=answer.asked, end=answer.end, skipped=skipped, aborted=answer.aborted
+        )
 
     @property
     def is_sealed(self) -> bool:
@@ -151,18 +171,20 @@ class PartitionAnswer:
                 return
             if batch is None:
                 return
-            if batch.next_offset <= self.next_offset and batch.validate_crc():
-                self._advance(batch.next_offset)
-                continue
             if not batch.validate_crc():
                 following = batches.following_offset()
                 self._pass_over(following or batch.next_offset, "its checksum does not match its content")
-            elif batch.is_control_batch:
+            elif self._says_nothing(batch):
                 self._advance(batch.next_offset)
             elif type(batch) is DefaultRecordBatch and not batch.attributes & CODEC_MASK:
                 yield from self._read_plain(batch, batches)
             else:
                 yield from self._read_again(batch, batches.raw())
+
+    def _says_nothing(self, batch: Any) -> bool:
+        """Whether the next batch has no records for the reader."""
+        is_aborted = self._transactions.has_aborted(batch)
+        return is_aborted or batch.is_control_batch or batch.next_offset <= self.next_offset
 
     def _read_plain(self, batch: Any, batches: "_Batches") -> Iterator[None]:
         """Reads a batch that is not compressed."""
@@ -232,6 +254,27 @@ class PartitionAnswer:
 
 
 _READ: Final = object()
+
+
+class _Transactions:
+    """The aborted transactions of one partition, while its batches are read in their order."""
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        self._following = sorted(aborted, key=itemgetter(1), reverse=True)
+        self._open: set[int] = set()
+        """The producers of transactions whose records are being passed over."""
+
+    def has_aborted(self, batch: Any) -> bool:
+        """Whether the next batch is part of an aborted transaction."""
+        if not self._following and not self._open:
+            return False
+        while self._following and self._following[-1][1] <= batch.base_offset:
+            self._open.add(self._following.pop()[0])
+        if not batch.is_transactional or batch.producer_id not in self._open:
+            return False
+        if batch.is_control_batch:
+            self._open.discard(batch.producer_id)
+        return True
 
 
 class _Batches:

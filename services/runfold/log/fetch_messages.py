@@ -6,9 +6,9 @@ partitions do not block the event loop.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import BytesIO
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.fetch import (
@@ -24,10 +24,24 @@ _HEAD: Final = struct.Struct(">ihii")
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 _PARTITION: Final = struct.Struct(">ihqqqi")
-_ABORTED_BYTES: Final = 16
+_ABORTED: Final = struct.Struct(">qq")
 _REQUEST: Final = struct.Struct(">iiiibiii")
 _ENTRY: Final = struct.Struct(">iiiqqi")
 _FORGOTTEN: Final = struct.Struct(">ii")
+
+
+class FetchedPartition(NamedTuple):
+    """What a broker answers for one partition. `stable_end` is the offset of the first record of an
+    open transaction, or `end`. `aborted` has a producer's id and the first offset for each aborted
+    transaction that has records in `data`.
+    """
+
+    at: Partition
+    error: int
+    end: int
+    stable_end: int
+    aborted: Sequence[tuple[int, int]]
+    data: bytes
 
 
 class _FetchResponse(FetchResponse_v11):  # type: ignore[misc]  # aiokafka is untyped
@@ -35,7 +49,7 @@ class _FetchResponse(FetchResponse_v11):  # type: ignore[misc]  # aiokafka is un
     aiokafka's own way takes 25 ms.
     """
 
-    partitions: list[tuple[Partition, int, int, bytes]]
+    partitions: list[FetchedPartition]
 
     @classmethod
     def decode(cls, data: BytesIO | bytes) -> "_FetchResponse":
@@ -46,8 +60,7 @@ class _FetchResponse(FetchResponse_v11):  # type: ignore[misc]  # aiokafka is un
         return response
 
 
-def _decoded(content: bytes, topics: int) -> list[tuple[Partition, int, int, bytes]]:
-    """Partitions, each with its error, its end and its bytes."""
+def _decoded(content: bytes, topics: int) -> list[FetchedPartition]:
     partitions, position = [], _HEAD.size
     for _ in range(max(topics, 0)):
         begin = position + 2
@@ -56,14 +69,19 @@ def _decoded(content: bytes, topics: int) -> list[tuple[Partition, int, int, byt
         (count,) = _INT.unpack_from(content, position)
         position += _INT.size
         for _ in range(count):
-            number, error, end, _, _, aborted = _PARTITION.unpack_from(content, position)
-            position += _PARTITION.size + _ABORTED_BYTES * max(aborted, 0) + _INT.size
+            number, error, end, stable_end, _, count_aborted = _PARTITION.unpack_from(content, position)
+            position += _PARTITION.size
+            aborted = [
+                _ABORTED.unpack_from(content, position + index * _ABORTED.size)
+                for index in range(max(count_aborted, 0))
+            ]
+            position += _ABORTED.size * len(aborted) + _INT.size
             (size,) = _INT.unpack_from(content, position)
             position += _INT.size
-            partitions.append(
-                (Partition(topic, number), error, end, content[position : position + max(size, 0)])
-            )
-            position += max(size, 0)
+            data = content[position : position + max(size, 0)]
+            at = Partition(topic, number)
+            partitions.append(FetchedPartition(at, error, end, stable_end, aborted, data))
+            position += len(data)
     return partitions
 
 
@@ -103,11 +121,11 @@ class _WholeResponse(FetchResponse_v4):  # type: ignore[misc]  # aiokafka is unt
     error_code = session_id = 0
 
     @property
-    def partitions(self) -> list[tuple[Partition, int, int, bytes]]:
+    def partitions(self) -> list[FetchedPartition]:
         return [
-            (Partition(topic, number), error, end, data or b"")
+            FetchedPartition(Partition(topic, number), error, end, stable_end, aborted or (), data or b"")
             for topic, entries in self.topics
-            for number, error, end, _, _, data in entries
+            for number, error, end, stable_end, aborted, data in entries
         ]
 
 
@@ -116,8 +134,8 @@ class _WholeRequest(FetchRequest_v4):  # type: ignore[misc]  # aiokafka is untyp
 
 
 class Fetch(Request[_WholeRequest | _FetchRequest]):  # type: ignore[misc]  # aiokafka is untyped
-    """A fetch of records whether their transactions are committed or not. A broker that knows no
-    sessions gets a request of version 4, which names all partitions.
+    """A fetch of all records, or with `is_committed` of those before the first open transaction. A
+    broker that knows no sessions gets a request of version 4, which names all partitions.
     """
 
     API_KEY = 1
@@ -130,8 +148,10 @@ class Fetch(Request[_WholeRequest | _FetchRequest]):  # type: ignore[misc]  # ai
         session: tuple[int, int],
         entries: list[tuple[str, int, int, int]],
         forgotten: list[Partition],
+        *,
+        is_committed: bool = False,
     ) -> None:
-        self._ahead = (-1, wait_ms, 1, answer_bytes, 0)
+        self._ahead = (-1, wait_ms, 1, answer_bytes, int(is_committed))
         self._session = session
         self._entries = entries
         self._forgotten = forgotten

@@ -9,15 +9,16 @@ here.
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, for_code
 
 from runfold.log.batches import moved
-from runfold.log.fetch_messages import Fetch
-from runfold_schemas.topics import Partition, base_of
+from runfold.log.fetch_messages import Fetch, FetchedPartition
+from runfold_schemas.topics import Partition, base_of, is_of_run
 
 ANSWER_BYTES: Final = 8 * 1024 * 1024
 """The limit of an answer. Unpacking so much blocks the event loop for 50 ms."""
@@ -48,8 +49,9 @@ _UNKNOWN_SESSION, _WRONG_EPOCH = 70, 71
 
 class Answer(NamedTuple):
     """What a broker says of one partition. `asked` is the offset from which it was fetched, and
-    `error` a code of Kafka's protocol, 0 if there is none. All offsets, those in `data` too, are
-    the run's: see `base_of`.
+    `error` a code of Kafka's protocol, 0 if there is none. `end` of a run's topic is that of its
+    committed records. `aborted` has a producer's id and the first offset for each aborted
+    transaction in `data`. All offsets, those in `data` too, are the run's: see `base_of`.
     """
 
     partition: Partition
@@ -57,11 +59,14 @@ class Answer(NamedTuple):
     error: int
     end: int
     data: bytes
+    aborted: Sequence[tuple[int, int]] = ()
+    is_held: bool = False
+    """Whether records of an open transaction follow."""
 
 
 class FetchSession:
     """A set of partitions that one broker leads, fetched over a connection of their own. `name` is
-    the connection's.
+    the connection's. All of them are of runs, which are read committed, or none.
     """
 
     def __init__(
@@ -160,17 +165,17 @@ class FetchSession:
             raise for_code(response.error_code)
         self._go_on(response.session_id)
         self._confirmed.update(at for at in named if at in self._offsets)
-        partitions = [_of_run(*each) for each in response.partitions]
-        self._ends.update((at, end) for at, _, end, _ in partitions if at in self._offsets)
-        for at, error, *_ in partitions:
-            if error:
-                self._ends.pop(at, None)  # it is told again after the error
         answers = [
-            Answer(at, self._known[at], error, end, data)
-            for at, error, end, data in partitions
+            _answer(each, self._known[each.at])
+            for each in response.partitions
             # A partition that was forgotten meanwhile may still be in the answer.
-            if at in self._offsets and at in self._known
+            if each.at in self._offsets and each.at in self._known
         ]
+        for answer in answers:
+            if answer.error:
+                self._ends.pop(answer.partition, None)  # it is told again after the error
+            else:
+                self._ends[answer.partition] = answer.end
         self._turn(answers)
         return answers
 
@@ -206,7 +211,14 @@ class FetchSession:
         for at in named:
             self._known[at] = offsets[at]
         entries = [(at.topic, at.partition, offsets[at] - base_of(at.topic), size) for at in named]
-        request = Fetch(wait_ms, self.answer_bytes, (self.session_id, self.epoch), entries, list(forgotten))
+        request = Fetch(
+            wait_ms,
+            self.answer_bytes,
+            (self.session_id, self.epoch),
+            entries,
+            list(forgotten),
+            is_committed=any(is_of_run(at.topic) for at in islice(offsets, 1)),
+        )
         request.named = named
         return request
 
@@ -233,7 +245,16 @@ class FetchSession:
                     self._offsets[answer.partition] = self._offsets.pop(answer.partition)
 
 
-def _of_run(at: Partition, error: int, end: int, data: bytes) -> tuple[Partition, int, int, bytes]:
-    """What a broker says of a partition, with the offsets of the run."""
-    base = base_of(at.topic)
-    return (at, error, end + base, moved(data, base)) if base else (at, error, end, data)
+def _answer(fetched: FetchedPartition, asked: int) -> Answer:
+    """What a broker says of a partition that was fetched from `asked` on, by the offsets of the
+    run.
+    """
+    at, error, end, stable_end, aborted, data = fetched
+    if not is_of_run(at.topic):
+        return Answer(at, asked, error, end, data)
+    is_held = 0 <= stable_end < end
+    end = stable_end if is_held else end
+    if base := base_of(at.topic):
+        aborted = [(producer_id, first + base) for producer_id, first in aborted]
+        end, data = end + base, moved(data, base)
+    return Answer(at, asked, error, end, data, aborted, is_held)

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import CloseReason
@@ -27,7 +27,7 @@ from runfold.log.segments import SegmentBook, Stretch
 from runfold.log.settings import LogSettings
 from runfold.log.sharing import SharedRequests
 from runfold_schemas.catalog import Segments
-from runfold_schemas.topics import Partition, Topics, base_of
+from runfold_schemas.topics import Partition, Topics, base_of, is_of_run
 
 LATEST, EARLIEST = -1, -2
 """The end and the beginning of a partition, in Kafka's protocol."""
@@ -53,7 +53,7 @@ _TOPICS_MAX: Final = 1_000
 _LEADERS_MAX: Final = 50_000
 """The number of remembered leaders: about 15 MB."""
 
-_CONSUMER, _UNCOMMITTED = -1, 0
+_CONSUMER: Final = -1
 _UNKNOWN_TOPIC, _REFUSED_TOPIC = 3, 29
 
 
@@ -83,6 +83,16 @@ class OffsetSearch:
     refused: set[Partition] = field(default_factory=set)
 
 
+class _Look(NamedTuple):
+    """What one request for offsets looks for. The `LATEST` offset of committed records is before
+    the first open transaction.
+    """
+
+    leader: int
+    where: int
+    is_committed: bool
+
+
 class Leaders:
     """The leaders of partitions, as far as they were asked for. `note` is told each answer about
     topics. `closes_hung` says that nobody else needs the connections of the client, so those that
@@ -100,8 +110,7 @@ class Leaders:
         self._leaders: dict[Partition, int] = {}
         self._failed_at: dict[int, float] = {}
         self._searches = SharedRequests(self._find)
-        self._looks: dict[tuple[int, int], SharedRequests[Partition, OffsetSearch]] = {}
-        """By the broker and by what is looked for."""
+        self._looks: dict[_Look, SharedRequests[Partition, OffsetSearch]] = {}
         self._closed: KafkaError | None = None
         self._segments: dict[str, SegmentBook] = {}
 
@@ -183,23 +192,24 @@ class Leaders:
         """
         return (await self._searches.ask(partitions)).of(partitions)
 
-    async def look(self, partitions: Collection[Partition], where: int) -> OffsetSearch:
-        """The `EARLIEST` or `LATEST` offsets of these partitions. Raises aiokafka's errors if no
-        broker says which brokers lead them. The leaders of partitions without an answer are
-        forgotten.
+    async def look(
+        self, partitions: Collection[Partition], where: int, *, committed: bool = True
+    ) -> OffsetSearch:
+        """The `EARLIEST` or `LATEST` offsets of these partitions. Of a run's topic, the `LATEST`
+        offset is that of the first open transaction, unless `committed` is false. Raises aiokafka's
+        errors if no broker says which brokers lead them. The leaders of partitions without an
+        answer are forgotten.
         """
         search = OffsetSearch()
         if unknown := [at for at in partitions if at not in self._leaders]:
             leaders = await self.find(unknown)
             search.missing, search.refused = leaders.missing, leaders.refused
-        by_leader: dict[int, list[Partition]] = defaultdict(list)
+        looks: dict[_Look, list[Partition]] = defaultdict(list)
         for at in partitions:
             if (leader := self._leaders.get(at)) is not None:
-                by_leader[leader].append(at)
+                looks[_Look(leader, where, committed and is_of_run(at.topic))].append(at)
         try:
-            await asyncio.gather(
-                *(self._look_at(leader, led, where, search) for leader, led in by_leader.items())
-            )
+            await asyncio.gather(*(self._look_at(look, led, search) for look, led in looks.items()))
         finally:
             for at in partitions:
                 if at not in search.offsets:
@@ -219,16 +229,18 @@ class Leaders:
                 await self._pause()
         return offsets
 
-    async def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """The `LATEST` offsets of those of the partitions that exist. It asks until all brokers
-        have answered, so call it with a deadline. Raises `TopicRefusedError`.
+    async def ends(
+        self, partitions: Collection[Partition], *, committed: bool = True
+    ) -> dict[Partition, int]:
+        """The `LATEST` offsets of those of the partitions that exist, as `look` has them. It asks
+        until all brokers have answered, so call it with a deadline. Raises `TopicRefusedError`.
         """
         ends: dict[Partition, int] = {}
         wanted, missing_before = set(partitions), set[Partition]()
         while wanted:
             search = OffsetSearch()
             with contextlib.suppress(KafkaError):
-                search = _checked(await self.look(wanted, LATEST))
+                search = _checked(await self.look(wanted, LATEST, committed=committed))
             ends |= search.offsets
             # Not every broker knows a new topic at once, so two requests must miss it.
             wanted -= ends.keys() | (search.missing & missing_before)
@@ -287,12 +299,10 @@ class Leaders:
 
     # Requests for offsets.
 
-    async def _look_at(
-        self, leader: int, partitions: Sequence[Partition], where: int, search: OffsetSearch
-    ) -> None:
+    async def _look_at(self, look: "_Look", partitions: Sequence[Partition], search: OffsetSearch) -> None:
         """Adds what a leader says of partitions to `search`."""
-        if (looks := self._looks.get((leader, where))) is None:
-            looks = self._looks[leader, where] = SharedRequests(partial(self._send_look, leader, where))
+        if (looks := self._looks.get(look)) is None:
+            looks = self._looks[look] = SharedRequests(partial(self._send_look, look))
         try:
             answer = await looks.ask(partitions)
         except (KafkaError, TimeoutError, OSError):
@@ -303,14 +313,14 @@ class Leaders:
         search.missing |= answer.missing & set(partitions)
         search.refused |= answer.refused & set(partitions)
 
-    async def _send_look(self, leader: int, where: int, partitions: set[Partition]) -> OffsetSearch:
+    async def _send_look(self, look: "_Look", partitions: set[Partition]) -> OffsetSearch:
         answer, ordered = OffsetSearch(), sorted(partitions)
         for begin in range(0, len(ordered), _TOPICS_MAX):
             by_topic: dict[str, list[tuple[int, int]]] = defaultdict(list)
             for at in ordered[begin : begin + _TOPICS_MAX]:
-                by_topic[at.topic].append((at.partition, where))
-            request = OffsetRequest(_CONSUMER, _UNCOMMITTED, list(by_topic.items()))
-            response = await self._send(leader, request)
+                by_topic[at.topic].append((at.partition, look.where))
+            request = OffsetRequest(_CONSUMER, int(look.is_committed), list(by_topic.items()))
+            response = await self._send(look.leader, request)
             for topic, results in response.topics:
                 for number, code, _, offset, *_ in results:
                     at = Partition(topic, number)

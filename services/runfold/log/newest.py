@@ -66,8 +66,7 @@ async def _fetch(leaders: Leaders, leader: int, at: Partition, offset: int) -> A
 def _read(at: Partition, answer: Answer) -> Newest | None:
     if len(answer.data) > NEWEST_BYTES:
         return None
-    _, offset, _, end, data = answer
-    reader = PartitionAnswer(at, data, offset=offset, end=end, skipped=skipped_here())
+    reader = PartitionAnswer.of(answer, at, skipped_here())
     budget = Budget(unpacked_bytes=NEWEST_BYTES)
     records = reader.take(budget)
     if not reader.is_read or reader.is_sealed or budget.unpacked_bytes < 0 or reader.take_unreadable():

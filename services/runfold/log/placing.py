@@ -51,6 +51,8 @@ class Followed:
     """Whether the last record was a seal mark, so the log goes on elsewhere."""
     is_doubtful: bool = False
     """Whether the topic has no record at the position, and the log may go on elsewhere."""
+    is_held: bool = False
+    """Whether records of an open transaction follow."""
     has_moved: bool = False
     """Whether the topic that is read now has not answered yet."""
     pause: float = _RETRY_SECONDS

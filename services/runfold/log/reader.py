@@ -57,9 +57,11 @@ async def read(
 ) -> AsyncGenerator[list[Record], None]:
     """The records of a partition of `topic` in order, one list for each fetch, from `first_offset`
     to `end` (exclusive, by default the current end). The topic of a run stands for its whole log,
-    in whatever segments it lies: `leaders` or `segments` know some of them. Raises
-    `LogGoneError` for a missing topic, `ConfigurationError` for archived records if the settings
-    have no archive, and `UnavailableError` if no record arrives within the publish timeout.
+    in whatever segments it lies: `leaders` or `segments` know some of them. Its records are
+    committed: an open transaction is the current end. Raises `LogGoneError` for a missing topic,
+    `ConfigurationError` for archived records if the settings have no archive, and
+    `UnavailableError` if no record arrives within the publish timeout, or if a transaction before
+    `end` is open for so long.
 
     Without `leaders`, it holds a connection of its own until it is read to its end or closed: use
     `aclosing` if a loop may leave it early.
@@ -91,6 +93,8 @@ async def read_fetches(
         position, limit = first_offset, await chain.end(end)
         if limit <= position and (end is None or position < end):
             limit = await chain.newest_end(end)
+        if end is not None and limit < end:
+            limit = await chain.committed_end(end)
         while position < limit:
             stretch, entry = chain.stretch(position), chain.entry
             stop = limit if stretch.end is None else min(limit, stretch.end)
@@ -262,6 +266,26 @@ class _Chain:
             if not await self._has_mark_before(last) or not await self.look_up(entry):
                 return last if end is None else min(end, last)
 
+    async def committed_end(self, end: int) -> int:
+        """The end of the log, or `end` if the log has records up to there. They are awaited while a
+        transaction before them is open. Raises `UnavailableError` if that takes too long.
+        """
+        deadline = _deadline(self._settings)
+        while (stable := await self.end(end)) < end and await self._has_written(end):
+            if time.monotonic() > deadline:
+                reason = f"a producer's transaction is open on {self._at.topic} from offset {stable} on"
+                raise UnavailableError("Kafka", reason=reason)
+            await asyncio.sleep(_RETRY_SECONDS)
+        return stable
+
+    async def _has_written(self, end: int) -> bool:
+        """Whether there are records up to `end`, committed or not."""
+        last = Partition(self._book.last_topic(self._at.topic), self._at.partition)
+        with kafka_errors():
+            async with asyncio.timeout(self._settings.publish_timeout_seconds):
+                ends = await self._leaders.ends([last], committed=False)
+        return ends.get(last, 0) >= end
+
     async def _has_mark_before(self, end: int) -> bool:
         topic = self._book.last_topic(self._at.topic)
         if end <= base_of(topic) or self._settings.topics.parse_run(self._at.topic) is None:
@@ -370,9 +394,7 @@ class _Log:
             if answer.error:
                 await self._take_error(answer.error)
             elif answer.data:
-                self._unread = PartitionAnswer(
-                    self.name, answer.data, offset=self.position, end=answer.end, skipped=self._skipped
-                )
+                self._unread = PartitionAnswer.of(answer, self.name, self._skipped)
         return self._unread is not None
 
     async def _next_answers(self) -> list[Answer]:

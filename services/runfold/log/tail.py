@@ -164,6 +164,16 @@ class Tail:
         lagging = [self._followed[at] for at in self._lagging]
         return {followed.log: followed.position for followed in lagging}
 
+    @property
+    def held(self) -> dict[Partition, int]:
+        """The positions of the partitions that have records behind an open transaction."""
+        return {each.log: each.position for each in self._followed.values() if each.is_held}
+
+    def is_held(self, partition: Partition) -> bool:
+        """Whether `held` has the partition."""
+        followed = self._followed.get(self._place(partition))
+        return followed is not None and followed.is_held
+
     def end(self, partition: Partition) -> int | None:
         """The end of `partition` in its last fetch. None before the first fetch."""
         followed = self._followed.get(self._place(partition))
@@ -322,6 +332,7 @@ class Tail:
         if followed.end is None:
             self._has_news.set()
         followed.note_end(answer.end)
+        followed.is_held = answer.is_held
         if followed.has_moved:
             # The caller's position moves over the gap between two segments.
             followed.has_moved = False
@@ -329,10 +340,7 @@ class Tail:
         self._note_lag(followed)
         if not answer.data:
             return None
-        reader = PartitionAnswer(
-            followed.log, answer.data, offset=answer.asked, end=answer.end, skipped=self._skipped
-        )
-        return followed, reader
+        return followed, PartitionAnswer.of(answer, followed.log, self._skipped)
 
     def _read(self, followed: Followed, reader: PartitionAnswer, budget: Budget, portion: _Portion) -> None:
         reader.skip_to(followed.position)
@@ -427,8 +435,7 @@ class Tail:
         self._lagging.discard(followed.at)
         followed.at, followed.position = at, offset
         followed.broker = followed.end = None
-        followed.is_sealed = followed.is_unknown = followed.is_lost = False
-        followed.is_doubtful = False
+        followed.is_sealed = followed.is_unknown = followed.is_lost = followed.is_doubtful = False
         followed.has_moved = True
         self._followed[at] = followed
         self._note_place(followed)

@@ -77,7 +77,7 @@ class Parking:
         if run in self._ended:
             return True
         end = self._tail.end(run.at)
-        return end is not None and end <= run.stored_offset
+        return end is not None and end <= run.stored_offset and not self._tail.is_held(run.at)
 
     async def _park(self, runs: Sequence[ActiveRun]) -> None:
         """Parks the runs, and takes back those whose log went on in the meantime. No bell comes in

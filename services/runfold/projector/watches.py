@@ -68,6 +68,7 @@ def watches_of(
     return [
         Watch("kafka", lambda: _answers(tail, shared.tail), "brokers do not answer", server="Kafka"),
         Watch("run", lambda: _topics(tail), "logs go on and are not folded", given_up=given_up),
+        Watch("transaction", lambda: _held(tail), "a producer's transaction holds logs back"),
         Watch("backlog", backlog.waiting, "runs do not catch up", given_up=given_up),
         Watch(
             "log",
@@ -116,6 +117,10 @@ def _answers(runs: Tail, shared: Tail) -> Marks:
 
 def _topics(tail: Tail) -> Marks:
     return {at.topic: position for at, position in tail.behind.items()}
+
+
+def _held(tail: Tail) -> Marks:
+    return {at.topic: position for at, position in tail.held.items()}
 
 
 def _partitions(tail: Tail) -> Marks:
