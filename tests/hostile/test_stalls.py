@@ -19,7 +19,7 @@ from tests.processes import append_raw, projections, projector, reaches, until
 from tests.servers import OwnSettings
 from tests.stalls import Measured, Scene, measure, print_table
 
-from runfold import UserMessage
+from runfold import Run, UserMessage
 from runfold.client.records import outgoing
 from runfold.ids import new_log_id
 from runfold.log.catalog import bell_record
@@ -185,15 +185,25 @@ async def an_open_transaction(scene: Scene) -> Measured:
         await producer.send_and_wait(
             scene.topic(run), record.value, key=record.key, headers=list(record.headers), partition=0
         )
+        transaction = asyncio.create_task(_committed_when_named(scene, run, producer))
         measured = await measure(
             "an open transaction at the end of a log",
+            named=lambda: scene.says("stuck: ", "transaction holds logs back", scene.topic(run)),
             ended=lambda: reaches(scene.stored, run, 1),
-            how="folded",
+            how="folded after the commit",
         )
-        await producer.abort_transaction()
+        await transaction
     finally:
         await producer.stop()
     return measured
+
+
+async def _committed_when_named(scene: Scene, run: Run, producer: AIOKafkaProducer) -> None:
+    await until(
+        lambda: scene.says("stuck: ", "transaction holds logs back", scene.topic(run)),
+        what="the name of the transaction",
+    )
+    await producer.commit_transaction()
 
 
 async def strange_records_in_the_catalog(scene: Scene) -> Measured:
