@@ -10,12 +10,18 @@ import os
 import resource
 import signal
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 from runfold.cli import main
 from runfold.log import catalog_group
+from runfold.projector.absent_shared_topics import AbsentSharedTopics
+from runfold.projector.backlog import Backlog
+from runfold.projector.ended import EndedRuns
+from runfold.projector.parking import Parking
 from runfold.projector.quarantine import Quarantine
 from runfold.projector.shared import SharedTopics
+from runfold.projector.sweep import Sweep
 from runfold.store.pages import PageStore
 from runfold.store.runs import RunStore
 from runfold_projections import admission, session, tally
@@ -162,7 +168,35 @@ def at_retries(effect: str) -> None:
     SharedTopics.retry = retry_or_fail  # type: ignore[method-assign]
 
 
+def at_looks(effect: str) -> None:
+    """The first of each of the looks at all runs fails, and so does the first change of
+    partitions.
+    """
+    for kind, name in (
+        (Parking, "_is_quiet"),
+        (EndedRuns, "look"),
+        (Backlog, "find_logs"),
+        (AbsentSharedTopics, "work"),
+        (Sweep, "look"),
+        (Quarantine, "load"),
+    ):
+        _patch_first_call(kind, name, effect)
+
+
+def _patch_first_call(kind: Any, name: str, effect: str) -> None:
+    method = getattr(kind, name)
+    calls = count()
+
+    def fail_first(self: Any, *given: Any, **named: Any) -> Any:
+        if next(calls) == 0:
+            fail(effect)
+        return method(self, *given, **named)
+
+    setattr(kind, name, fail_first)
+
+
 PLACES = {
+    "looks": at_looks,
     "runs": at_runs,
     "memories": at_memories,
     "sessions": at_sessions,

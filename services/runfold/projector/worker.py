@@ -12,7 +12,6 @@ There is no other recovery. Any other error concerns one run, one key or one rec
 """
 
 import asyncio
-import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -38,6 +37,7 @@ from runfold.projector.mending import Mending
 from runfold.projector.parking import Parking
 from runfold.projector.progress import WorkerProgress
 from runfold.projector.quarantine import defect
+from runfold.projector.repeating import repeated
 from runfold.projector.requests import Requests
 from runfold.projector.safeguards import Safeguards
 from runfold.projector.segments import RunSegments
@@ -57,8 +57,6 @@ from runfold_schemas.catalog import Bell, Life, Segments, Skip
 from runfold_schemas.topics import Partition, RunTopic, Topics
 
 _LOADING_MAX = 16
-
-_log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -193,15 +191,17 @@ class Worker:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._project())
-            tasks.create_task(self._backlog.find_logs(self._by_topic))
-            tasks.create_task(self._ended.look())
+            tasks.create_task(
+                repeated("the search for logs", partial(self._backlog.find_logs, self._by_topic))
+            )
+            tasks.create_task(repeated("the look at ended runs", self._ended.look))
             tasks.create_task(self._shared.work())
-            tasks.create_task(self._absent_topics.work())
+            tasks.create_task(repeated("the look for shared topics", self._absent_topics.work))
             tasks.create_task(self._writer.save_states())
             tasks.create_task(self._writer.merge_pages())
             tasks.create_task(self._writer.forward_changes())
-            tasks.create_task(self._parking.work(self._active.values()))
-            tasks.create_task(self._sweep_repeatedly())
+            tasks.create_task(repeated("parking", partial(self._parking.work, self._active.values())))
+            tasks.create_task(repeated("the sweep", self._sweep_repeatedly))
             tasks.create_task(self._clearing.work())
             tasks.create_task(self._mending.work())
             tasks.create_task(self._suspects.examine(self._examine))
@@ -221,8 +221,8 @@ class Worker:
         self._partitions, self.is_assigned = partitions, True
         self.progress.expect(self._topics.catalog, partitions)
         # Not awaited, because a rebalance must not wait until thousands of runs are loaded.
-        changing = self.steps.taking.run(self._change_ownership())
-        self._intake.after = self._tasks.create_task(changing)
+        changing = repeated("the change of partitions", self._change_ownership)
+        self._intake.after = self._tasks.create_task(self.steps.taking.run(changing))
 
     async def _change_ownership(self) -> None:
         async with self._membership:
@@ -384,7 +384,10 @@ class Worker:
                 if folded.ended and self._is_active(folded.run):
                     self._ended.add(folded.run)
         for run in beaten:
-            await self._reload(run)
+            try:
+                await self._reload(run)
+            except Exception as error:  # noqa: BLE001  # `defect` raises errors of servers again
+                self._suspect(run, error)
         for folded in current:
             if self._writer.wants_merge(folded.run, is_quiet=folded.ended):
                 self._writer.merge_soon(folded.run)
@@ -426,10 +429,7 @@ class Worker:
     async def _sweep_repeatedly(self) -> None:
         while True:
             await asyncio.sleep(self._settings.sweep_seconds)
-            try:
-                await self.steps.sweeping.run(self._sweep_once())
-            except Exception as error:  # noqa: BLE001  # `defect` raises errors of servers again
-                _log.error("a sweep failed; the next one follows", exc_info=defect(error))
+            await self.steps.sweeping.run(self._sweep_once())
 
     async def _sweep_once(self) -> None:
         await self._sessions.delete_expired(self._partitions)
