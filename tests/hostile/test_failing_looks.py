@@ -25,7 +25,9 @@ WORK = (
 
 @pytest.fixture
 def settings(settings_of_one_test: Settings) -> Settings:
-    return settings_of_one_test.model_copy(update={"park_seconds": 3.0, "publisher_park_seconds": 3.0, "sweep_seconds": 2.0})
+    return settings_of_one_test.model_copy(
+        update={"park_seconds": 3.0, "publisher_park_seconds": 3.0, "sweep_seconds": 2.0}
+    )
 
 
 async def has_begun_again(projector: Service, what: str) -> bool:

@@ -85,8 +85,13 @@ def fold_records(topic: CompactedTopic[FoldT], fold: FoldT, records: Iterable[Re
         next_offset = record.offset + 1
         try:
             topic.take(fold, record)
-        except ValueError:
-            _log.warning("the record at offset %d of the %s cannot be decoded", record.offset, topic.contents)
+        except Exception as error:  # noqa: BLE001  # whatever one record causes concerns that record alone
+            _log.warning(
+                "the record at offset %d of the %s cannot be decoded",
+                record.offset,
+                topic.contents,
+                exc_info=None if isinstance(error, ValueError) else error,
+            )
     return next_offset
 
 
