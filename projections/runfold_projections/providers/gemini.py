@@ -64,6 +64,12 @@ model.
 _SIGNS_CALLS: Final = re.compile(r"gemini-(?!1|2)\d")
 """The models that also refuse calls of Gemini without a signature. Earlier models made such."""
 
+_TAKES_NO_MEDIA: Final = re.compile(r"gemini-[12]\b")
+"""The models that refuse media in the response of a function (`function_response.parts is not
+supported for this model`), and media beside the responses of several functions: google-gemini/
+gemini-cli issue 19436 and pull request 16137. The media follow in a content of their own.
+"""
+
 _READABLE: Final = re.compile(
     r"image/(png|jpeg|webp|heic|heif)|(audio|video|text)/.+|application/(pdf|json|rtf)|"
 )
@@ -74,7 +80,7 @@ def encode(messages: Sequence[Message], options: EncodeOptions) -> Encoded:
     """The ledger as `contents`, and its leading system messages as `systemInstruction`.
 
     Adjacent messages of the same role become one content, because a turn of calls must follow a
-    turn of the user.
+    turn of the user. Media that follow the responses of functions stay apart.
     """
     writer = _Writer(Encoding("gemini", _LIMITS, options))
     return writer.encode(messages)
@@ -87,6 +93,9 @@ class _Writer:
         self._encoding = encoding
         self._has_called = False
         self._signs_calls = _SIGNS_CALLS.search(encoding.model or "") is not None
+        self._takes_media = _TAKES_NO_MEDIA.search(encoding.model or "") is None
+        self._following: list[dict[str, Any]] = []
+        """The media of the results of this message that follow it."""
         # The calls of this message that Gemini made without an id. They and their results are sent
         # without an id.
         self._without_id: set[str] = set()
@@ -114,6 +123,9 @@ class _Writer:
             parts = [part for part in every if part is not None]
             if parts and not self._encoding.leaves_thinking_alone(message):
                 yield message.role, parts
+            if self._following:
+                following, self._following = self._following, []
+                yield "media", following
 
     def _system(self, message: Message) -> Iterator[dict[str, Any]]:
         for part in self._encoding.parts(message):
@@ -187,8 +199,11 @@ class _Writer:
             del response["id"]
         media = [self._media(attachment) for attachment in part.attachments]
         self._encoding.keep_part()
-        if parts := [medium for medium in media if medium is not None]:
+        parts = [medium for medium in media if medium is not None]
+        if parts and self._takes_media:
             response["parts"] = parts
+        elif parts:
+            self._following += [{"text": f"The result of {call.name} contains:"}, *parts]
         return {"functionResponse": response}
 
     def _media(self, part: Medium) -> dict[str, Any] | None:

@@ -126,6 +126,31 @@ def test_images_that_a_tool_gave_are_inside_its_response():
     ]
 
 
+@pytest.mark.parametrize(
+    "model", ["gemini-2.5-flash", "models/gemini-1.5-pro", "google/gemini-2.0-flash-001"]
+)
+def test_images_that_a_tool_gave_follow_the_responses_for_models_that_refuse_them_inside(model: str):
+    image = ImagePart(media_type="image/png", data=PNG)
+    messages = [
+        assistant(call("1"), call("2")),
+        user(result("see", "1", attachments=(image,)), result("blind", "2"), TextPart(text="Well?")),
+        user(TextPart(text="And?")),
+    ]
+
+    [_, results, media, further] = valid(gemini.encode(messages, {"model": model})).body["contents"]
+
+    assert [list(part) for part in results["parts"]] == [["functionResponse"], ["functionResponse"], ["text"]]
+    assert not any("parts" in part.get("functionResponse", {}) for part in results["parts"])
+    assert media == {
+        "role": "user",
+        "parts": [
+            {"text": "The result of look contains:"},
+            {"inlineData": {"mimeType": "image/png", "data": PNG}},
+        ],
+    }
+    assert further["parts"] == [{"text": "And?"}]
+
+
 def test_media_are_bytes_or_what_gemini_fetches():
     image = ImagePart(url="https://example.com/a.png")
 
