@@ -26,7 +26,7 @@ from runfold.store.memories import MemoryVectorName, vector_name
 from runfold_projections.memory import MemoryRecord
 
 _KEPT_MAX: Final = 50_000
-"""Vectors that this process keeps. With 384 dimensions they take some 80 MB."""
+"""Vectors that this process keeps. With 512 dimensions they take some 110 MB."""
 
 _SEALED: Final = "sealed:"
 """The beginning of the names of vectors that are not stored."""
