@@ -6,6 +6,7 @@ from typing import Any
 from google.adk.events import Event
 from google.genai import types
 from tests.builders import events
+from tests.media import png
 
 from runfold_projections.ledger import build_messages_from_events
 from runfold_projections.repair import repair
@@ -14,7 +15,8 @@ from runfold_schemas.events import AnyEvent
 from runfold_schemas.messages import Message
 from runfold_schemas.sessions import FrameworkEvent
 
-PNG = b64encode(b"\xff\xfe\xfbPNG").decode()
+PICTURE = png(b"\xff\xfe\xfb" * 3)
+PNG = b64encode(PICTURE).decode()
 """With bytes that base64 for URLs writes otherwise, as ADK does."""
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from google.genai import types
 from tests.builders import events
+from tests.media import png
 
 from runfold_projections.ledger import build_messages_from_events
 from runfold_projections.providers import gemini
@@ -22,7 +23,7 @@ from runfold_schemas.messages import (
 
 SIGNATURE = base64.b64encode(b"signed by Gemini").decode()
 UNSIGNED = base64.b64encode(b"skip_thought_signature_validator").decode()
-PNG = base64.b64encode(b"\x89PNG").decode()
+PNG = base64.b64encode(png()).decode()
 
 SIGNED = {"gemini": {"thoughtSignature": SIGNATURE}}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from tests.builders import events
+from tests.media import png
 
 from runfold_projections.ledger import build_messages_from_events
 from runfold_projections.providers import Encoded
@@ -25,7 +26,7 @@ from runfold_schemas.messages import (
     ToolUsePart,
 )
 
-PNG = ImagePart(media_type="image/png", data=b64encode(b"\x89PNG").decode())
+PNG = ImagePart(media_type="image/png", data=b64encode(png()).decode())
 PDF = DocumentPart(media_type="application/pdf", data=b64encode(b"%PDF-1.7").decode(), name="a_report.pdf")
 
 words = st.text(min_size=1, max_size=12)

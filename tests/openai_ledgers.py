@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from tests.builders import event
+from tests.media import png
 
 from runfold_projections.ledger import build_messages_from_events
 from runfold_schemas.codec import encode as encode_event
@@ -22,8 +23,9 @@ from runfold_schemas.messages import (
     ToolUsePart,
 )
 
-PNG = base64.b64encode(b"\x89PNG").decode()
-PDF = base64.b64encode(b"%PDF").decode()
+PNG = base64.b64encode(png()).decode()
+JPEG = base64.b64encode(b"\xff\xd8\xff\xe0").decode()
+PDF = base64.b64encode(b"%PDF-1.7").decode()
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),

@@ -35,6 +35,7 @@ Rule = Literal[
     "not-stored",
     "inexpressible",
     "blob-missing",
+    "media-is-readable",
 ]
 """The name of a broken rule. Names stay the same between versions."""
 

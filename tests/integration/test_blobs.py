@@ -13,6 +13,7 @@ from uuid import uuid4
 import httpx
 import pytest
 from tests.ingesting import opened, ready_ingest
+from tests.media import png
 from tests.processes import until
 from tests.querying import projected, query
 
@@ -45,7 +46,7 @@ from runfold_schemas.blobs import BlobString, reference_to
 
 MEBIBYTE = 1024 * 1024
 
-PICTURE = b"\x89PNG\r\n\x1a\n" + os.urandom(3 * MEBIBYTE)
+PICTURE = png(os.urandom(3 * MEBIBYTE))
 DIGEST = hashlib.sha256(PICTURE).hexdigest()
 
 
@@ -189,7 +190,7 @@ async def test_a_lost_blob_is_a_fault_and_the_ledger_stays_readable(run, directo
         await run.read_blob(messages[0].parts[1].url)
 
 
-@pytest.mark.parametrize("content", [b"\x89PNG" + bytes(3 * MEBIBYTE), b"torn"])
+@pytest.mark.parametrize("content", [png(bytes(3 * MEBIBYTE)), b"torn"])
 async def test_bytes_of_another_digest_are_never_handed_out(run, directory, content):
     await run.publish(question())
     (stored,) = directory.glob(f"*/{run.life.log_id}/*")
@@ -228,7 +229,7 @@ async def test_a_blob_that_is_too_large_is_refused(settings, directory):
 
 async def test_only_the_newest_blobs_fit_into_a_request(runfold):
     run = await runfold.open_run(agent_id="a")
-    pictures = [b"\x89PNG\r\n\x1a\n" + os.urandom(size * MEBIBYTE) for size in (6, 6, 6, 20)]
+    pictures = [png(os.urandom(size * MEBIBYTE)) for size in (6, 6, 6, 20)]
     for picture in pictures:
         await run.publish(question(picture))
 
@@ -283,7 +284,7 @@ async def test_http_publishes_and_reads_blobs(ingest, client, directory):
 
 
 async def test_http_takes_events_and_responses_over_8_mib(ingest, client):
-    path, content = await opened(ingest), b"\x89PNG\r\n\x1a\n" + os.urandom(11 * MEBIBYTE)
+    path, content = await opened(ingest), png(os.urandom(11 * MEBIBYTE))
     item = {"type": "image_generation_call", "id": "i", "status": "completed", "result": encoded(content)}
     response = {"id": "r", "object": "response", "status": "completed", "model": "m", "output": [item]}
     event = {"type": "user_message", "data": question(content).model_dump(mode="json")}

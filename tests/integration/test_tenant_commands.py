@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from tests.commands import command
+from tests.media import png
 from tests.tails import create_topics, delete_topics
 
 from runfold import ImagePart, Runfold, TextPart, UserMessage
@@ -27,7 +28,7 @@ from runfold.tenants.registry import Tenant, mark_dropping, read_tenants, settin
 from runfold_schemas.codec import Record
 from runfold_schemas.errors import ConfigurationError
 
-PICTURE = b"\x89PNG" * 1000
+PICTURE = png(bytes(4000))
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from tests.api_tenants import name_of, open_tenants, registry, served_tenants, tenants_app
 from tests.ingesting import is_ready
 from tests.killing import ROUNDS
+from tests.media import png
 from tests.principals import As
 from tests.processes import until
 from tests.remembering import ScriptedModel
@@ -210,7 +211,7 @@ class World:
 async def populate(who: As, tenant: str, *, extra: int) -> None:
     """Makes the things that all tenants have, and `extra` ones of this tenant alone."""
     mark, make = mark_of(tenant), who.made
-    picture = base64.b64encode(b"\x89PNG\r\n\x1a\n" + mark.encode() * 300).decode()
+    picture = base64.b64encode(png(mark.encode() * 300)).decode()
     shown = {"type": "image", "media_type": "image/png", "data": picture}
     said = {"type": "user_message", "data": {"message": f"I am {mark}"}}
     for run_id in ("r-1", "r-ended", *(f"only-of-{tenant}-{number}" for number in range(extra))):

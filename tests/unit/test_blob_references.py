@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tests.media import png
 
 from runfold_projections.providers import Encoded, encode, validate
 from runfold_projections.providers.blobs import inline, uses
@@ -27,7 +28,7 @@ from runfold_schemas.messages import (
     VideoPart,
 )
 
-PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+PICTURE = png(bytes(range(256)))
 REFERENCE = reference_to(PICTURE)
 DATA = base64.b64encode(PICTURE).decode()
 BLOBS = {REFERENCE.sha256: PICTURE}
@@ -125,7 +126,7 @@ def test_a_result_keeps_its_reference_if_the_blob_is_missing():
     result = ToolResultPart(
         tool_use_id="c1",
         content=[{"type": "image", "data": BlobString(REFERENCE).text}],
-        attachments=(DocumentPart(media_type="application/pdf", url=REFERENCE.url),),
+        attachments=(ImagePart(media_type="image/png", url=REFERENCE.url),),
         blobs=(REFERENCE.sha256,),
     )
     messages = [

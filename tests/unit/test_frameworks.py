@@ -10,6 +10,7 @@ from tests.framework_events import (
     ANSWERED,
     ASKED,
     CALLED,
+    PICTURE,
     PNG,
     QUESTION,
     REASONED,
@@ -173,7 +174,7 @@ def test_calls_without_ids_are_found_by_name_and_number():
 
 
 def test_what_the_user_shows_is_in_the_message():
-    shown = types.Part(inline_data=types.Blob(mime_type="image/png", data=b"\xff\xfe\xfbPNG"))
+    shown = types.Part(inline_data=types.Blob(mime_type="image/png", data=PICTURE))
     linked = types.Part(
         file_data=types.FileData(file_uri="gs://b/a.pdf", mime_type="application/pdf", display_name="a")
     )
@@ -188,7 +189,7 @@ def test_what_the_user_shows_is_in_the_message():
 
 
 def test_a_result_carries_what_it_shows():
-    blob = types.FunctionResponseBlob(mime_type="image/png", data=b"\xff\xfe\xfbPNG")
+    blob = types.FunctionResponseBlob(mime_type="image/png", data=PICTURE)
     shown = result("c", {"ok": True}, parts=[types.FunctionResponsePart(inline_data=blob)])
 
     (_, answered) = ledger(adk(call("c")), adk(shown, role="user"))

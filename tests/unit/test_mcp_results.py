@@ -7,6 +7,7 @@ import pytest
 from mcp import types
 from tests.anthropic_messages import check
 from tests.builders import events
+from tests.media import png
 
 from runfold import ToolResult
 from runfold_projections.ledger import build_messages_from_events
@@ -15,7 +16,7 @@ from runfold_schemas.errors import InvalidEventError
 from runfold_schemas.events import ToolCall
 from runfold_schemas.messages import AudioPart, DocumentPart, ImagePart
 
-PNG = b64encode(b"\x89PNG").decode()
+PNG = b64encode(png()).decode()
 PDF = b64encode(b"%PDF-1.7").decode()
 CONTENT = [
     {"type": "text", "text": "It rains."},

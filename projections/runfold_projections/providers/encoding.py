@@ -15,13 +15,15 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from runfold_projections.budget import Fitted
 from runfold_projections.providers.blobs import Blobs, inline, is_foreign, refers, target_maker
-from runfold_projections.providers.media_types import respelled
+from runfold_projections.providers.first_bytes import true_type
+from runfold_projections.providers.media_types import MediaPartT, respelled
 from runfold_projections.providers.models import rules_of
 from runfold_projections.providers.server_tools import RefusedBlocks, refused_server_blocks
 from runfold_projections.validation import Fault, Rule
 from runfold_schemas.errors import InexpressibleError
 from runfold_schemas.messages import (
     DocumentPart,
+    MediaPart,
     Message,
     OpaquePart,
     Part,
@@ -189,12 +191,33 @@ class Encoding:
                 yield from self._resolved(part.model_copy(update={"provider_data": None}))
 
     def _resolved(self, part: Part) -> Iterator[Part]:
-        """The part with the bytes of its blobs, and with media types that all providers know.
-        Nothing if it has no bytes.
+        """The part with the bytes of its blobs, and with media types that all providers know and
+        that its bytes show. Nothing if it has no bytes, or bytes that no provider reads.
         """
         resolved = self._inlined(part) if refers(part, self._provider) else part
-        if resolved is not None:
-            yield respelled(resolved)
+        if resolved is None:
+            return
+        resolved = respelled(resolved)
+        if isinstance(resolved, MediaPart):
+            yield from self._readable([resolved])
+        elif isinstance(resolved, ToolResultPart) and resolved.attachments:
+            yield resolved.model_copy(update={"attachments": tuple(self._readable(resolved.attachments))})
+        else:
+            yield resolved
+
+    def _readable(self, media: Iterable[MediaPartT]) -> Iterator[MediaPartT]:
+        """The media with their true types, without those that no provider reads."""
+        for medium in media:
+            shown = true_type(medium.media_type, medium.data) if medium.data else medium.media_type
+            if shown is None:
+                self.refuse(
+                    f"the bytes of {medium.media_type} are not whole or not of that type",
+                    rule="media-is-readable",
+                )
+            elif shown != medium.media_type:
+                yield medium.model_copy(update={"media_type": shown})
+            else:
+                yield medium
 
     def _inlined(self, part: Part) -> Part | None:
         """The part with the bytes of its blobs. None if it has none."""

@@ -21,6 +21,7 @@ from tests.bedrock import (
     valid,
 )
 from tests.ledgers import PDF, PNG, ledger_of
+from tests.media import png
 
 from runfold_projections.providers.bedrock import BedrockRecorder, encode, recognizes
 from runfold_schemas.errors import InexpressibleError
@@ -136,7 +137,7 @@ def test_media_go_as_bytes_or_from_s3_and_documents_have_legal_names_of_their_ow
 
     content = body["messages"][0]["content"]
     assert content[:2] == [
-        {"image": {"format": "png", "source": {"bytes": b"\x89PNG"}}},
+        {"image": {"format": "png", "source": {"bytes": png()}}},
         {"image": {"format": "jpeg", "source": {"s3Location": {"uri": "s3://bucket/picture.JPG"}}}},
     ]
     documents = [block["document"] for block in content[2:6]]

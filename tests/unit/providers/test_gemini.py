@@ -1,5 +1,6 @@
 """Gemini: what a ledger is as its request, and what its responses become."""
 
+import base64
 from collections.abc import Sequence
 from typing import Any
 
@@ -165,7 +166,7 @@ def test_media_are_bytes_or_what_gemini_fetches():
 @pytest.mark.parametrize(
     "part",
     [
-        ImagePart(media_type="image/gif", data=PNG),
+        ImagePart(media_type="image/gif", data=base64.b64encode(b"GIF89a").decode()),
         ImagePart(url="s3://bucket/a.png"),
         ThinkingPart(text="Hm.", signature="another's"),
         ThinkingPart(redacted="aGk="),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.openai_ledgers import PDF, PNG, ledgers, marked, message
+from tests.openai_ledgers import JPEG, PDF, PNG, ledgers, marked, message
 from tests.provider_types import check
 
 from runfold_projections.providers import openai_responses
@@ -192,13 +192,20 @@ def test_a_document_of_sound_or_video_is_refused_because_no_model_reads_it(media
         encode(message("user", DocumentPart(media_type=media_type, **source)))
 
 
-@pytest.mark.parametrize("media_type", ["image/png", "image/jpg"])
-def test_a_document_that_is_an_image_goes_as_an_image(media_type):
-    seen = DocumentPart(media_type=media_type, data=PNG, name="a.png", **own(detail="low"))
-    written = "image/png" if media_type == "image/png" else "image/jpeg"
+@pytest.mark.parametrize(
+    ("media_type", "data", "written"),
+    [
+        ("image/png", PNG, "image/png"),
+        ("image/jpg", JPEG, "image/jpeg"),
+        ("image/jpeg", PNG, "image/png"),
+        ("image/png", JPEG, "image/jpeg"),
+    ],
+)
+def test_a_document_that_is_an_image_goes_as_the_image_that_its_bytes_show(media_type, data, written):
+    seen = DocumentPart(media_type=media_type, data=data, name="a.png", **own(detail="low"))
 
     assert items(message("user", seen))[0]["content"] == [
-        {"type": "input_image", "image_url": f"data:{written};base64,{PNG}", "detail": "low"}
+        {"type": "input_image", "image_url": f"data:{written};base64,{data}", "detail": "low"}
     ]
 
 
