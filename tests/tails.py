@@ -16,7 +16,7 @@ from tests.processes import DEADLINE_SECONDS, until
 from runfold.log.settings import LogSettings
 from runfold.log.tail import FetchedRecords, Tail
 from runfold_schemas.codec import Record
-from runfold_schemas.topics import Partition
+from runfold_schemas.topics import Partition, is_of_run
 
 LARGE_BYTES: Final = 1_500_000
 """More than a fetch asks for of one partition."""
@@ -187,10 +187,15 @@ async def delete_topics(kafka: str, *names: str) -> None:
 
 
 async def read_plainly(kafka: str, partitions: Iterable[Partition]) -> dict[Partition, list[Record]]:
-    """All records of partitions, by a consumer of aiokafka."""
+    """All records of partitions, by a consumer of aiokafka. Those of runs are committed."""
     places = [TopicPartition(*at) for at in partitions]
+    is_committed = any(is_of_run(at.topic) for at in places)
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=kafka, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=20
+        bootstrap_servers=kafka,
+        group_id=None,
+        enable_auto_commit=False,
+        fetch_max_wait_ms=20,
+        isolation_level="read_committed" if is_committed else "read_uncommitted",
     )
     records: dict[Partition, list[Record]] = {Partition(*at): [] for at in places}
     await consumer.start()

@@ -13,6 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.conn import AIOKafkaConnection
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from tests.killing import ROUNDS
 from tests.processes import soonest, until
 from tests.tails import (
@@ -61,10 +62,12 @@ async def at(kafka: str, prefix: str) -> Partition:
 
 
 @hypothesis_settings(max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
-@given(taken=steps("cool"))
-async def test_a_tail_yields_what_a_consumer_reads(kafka: str, appender: Appender, taken: list[Step]):
+@given(taken=steps("cool"), kind=st.sampled_from(["run", "shared"]))
+async def test_a_tail_yields_what_a_consumer_reads(
+    kafka: str, appender: Appender, taken: list[Step], kind: str
+):
     prefix = f"t{uuid4().hex[:8]}"
-    partitions = [Partition(f"{prefix}.run.{number}", 0) for number in range(PARTITIONS)]
+    partitions = [Partition(f"{prefix}.{kind}.{number}", 0) for number in range(PARTITIONS)]
     await create_topics(kafka, [at.topic for at in partitions])
     async with TailReader.connect(kafka) as reader:
         await Course(reader, appender, partitions).take(taken)
@@ -99,11 +102,23 @@ async def test_positions_advance_behind_the_markers_of_transactions(
     await appender.transact(at, 2, commits=False)
     await reader.reaches({at: 6})
 
-    assert reader.offsets(at) == [0, 1, 3, 4]
+    assert reader.offsets(at) == [0, 1]
 
     await appender.append(at)
     await reader.reaches({at: 7})
-    assert reader.offsets(at) == [0, 1, 3, 4, 6]
+    assert reader.offsets(at) == [0, 1, 6]
+
+
+async def test_topics_that_are_not_of_runs_are_read_uncommitted(
+    reader: TailReader, appender: Appender, kafka: str, prefix: str
+):
+    shared = Partition(f"{prefix}.sessions", 0)
+    await create_topics(kafka, [shared.topic])
+    reader.follow(shared)
+    await appender.transact(shared, 2, commits=False)
+    await reader.reaches({shared: 3})
+
+    assert reader.offsets(shared) == [0, 1]
 
 
 async def test_a_marker_alone_moves_the_position(reader: TailReader, appender: Appender, at: Partition):
