@@ -12,6 +12,7 @@ from aiokafka.cluster import ClusterMetadata
 from tests.processes import until
 from tests.raw_batches import Raw, plain
 
+from runfold.log.fetch_messages import FetchedPartition
 from runfold.log.hot_and_cold import Pace
 from runfold.log.leaders import Leaders
 from runfold.log.settings import LogSettings
@@ -39,7 +40,7 @@ class Broker:
             if offset == 0 and size < limit:
                 data = bytes(bytearray(RECORD))  # a copy, as from a connection
                 size += len(data)
-            partitions.append((Partition(topic, number), 0, 1, data))
+            partitions.append(FetchedPartition(Partition(topic, number), 0, 1, 1, (), data))
         self.answered += size
         await asyncio.sleep(0 if size else min(wait_ms / 1000, 0.02))
         # Without sessions, each request names all partitions.
