@@ -32,13 +32,7 @@ from runfold_schemas.sessions import FrameworkEvent
 Replacements = Mapping[int, Sequence[Data]]
 """What stands in the place of the events at these offsets. Empty: nothing."""
 
-_PARTS: Final = (
-    "text",
-    "inlineData",
-    "fileData",
-    "executableCode",
-    "codeExecutionResult",
-)
+_PARTS: Final = ("text", "inlineData", "fileData", "executableCode", "codeExecutionResult")
 """The members of a part that a model sees, unless the part is a thought."""
 
 _TIME_MAX: Final = 2.0**62
@@ -136,15 +130,17 @@ class LivePlanner:
             return live
         kept = _without_contained(compactions)
         covered = _Covered(kept)
+        answered_later = _calls_answered_later(live, covered)
         left: list[_Fact] = []
-        for fact in _without_answered_calls(live, covered):
+        for fact in live:
+            by = covered.by(fact.timestamp)
             if fact.compaction is not None:
                 decided[fact.offset] = fact.offset, ()
-            elif by := covered.by(fact.timestamp):
+            elif by is not None and not answered_later & (fact.calls | fact.answers):
                 decided[fact.offset] = by.offset, ()
                 continue
             left.append(fact)
-        places = _Places(self._facts, [fact for fact in left if fact.compaction is None], decided)
+        places = _Places(self._facts, left, decided, covered)
         for each in kept:
             place = places.before(each.end)
             decided_at, before = decided.get(place, (each.offset, ()))
@@ -192,11 +188,15 @@ class _Covered:
 class _Places:
     """The places of events of which nothing is left, for summaries."""
 
-    def __init__(self, facts: Sequence[_Fact], left: Sequence[_Fact], decided: _Decisions) -> None:
+    def __init__(
+        self, facts: Sequence[_Fact], left: Sequence[_Fact], decided: _Decisions, covered: _Covered
+    ) -> None:
         self._free = [fact.offset for fact in facts if fact.offset in decided or fact.is_blank]
-        said = [fact for fact in left if not fact.is_blank]
+        said = [fact for fact in left if fact.compaction is None and not fact.is_blank]
         self._said = [fact.offset for fact in said]
-        self._newest = list(accumulate((fact.timestamp for fact in said), max))
+        # A summary stands before the calls that stay although it covers them.
+        times = (inf if covered.by(fact.timestamp) else fact.timestamp for fact in said)
+        self._newest = list(accumulate(times, max))
         """For each of them, the latest time up to there."""
 
     def before(self, timestamp: float) -> int:
@@ -206,17 +206,14 @@ class _Places:
         return self._free[max(bisect_left(self._free, end) - 1, 0)]
 
 
-def _without_answered_calls(live: Sequence[_Fact], covered: _Covered) -> Iterator[_Fact]:
-    """The events without those that stay although a compaction covers them: calls with an answer
-    that no compaction covers, and the other answers to the calls of the same event.
+def _calls_answered_later(live: Sequence[_Fact], covered: _Covered) -> frozenset[str]:
+    """The calls that stay although a compaction covers them, because no compaction covers an answer
+    to one of the calls of their event.
     """
-    answered_later = frozenset[str]().union(
+    answered = frozenset[str]().union(
         *(fact.answers for fact in live if fact.answers and not covered.by(fact.timestamp))
     )
-    kept_calls = frozenset[str]().union(*(fact.calls for fact in live if fact.calls & answered_later))
-    for fact in live:
-        if not (fact.calls & kept_calls or fact.answers & kept_calls):
-            yield fact
+    return frozenset[str]().union(*(fact.calls for fact in live if fact.calls & answered))
 
 
 def _join_transcriptions(live: Sequence[_Fact], decided: _Decisions) -> None:

@@ -165,6 +165,26 @@ def test_the_call_of_a_result_that_no_summary_covers_stays():
     assert [part.text for part in parts if isinstance(part, TextPart)] == ["summary"]
 
 
+def test_speech_before_and_after_a_call_is_two_messages_also_behind_a_summary():
+    events = [
+        said("one", "i1", at=1),
+        compaction("summary", 1, 1, at=2),
+        speech("before", by=AGENT, at=3),
+        call("f", "f1", at=4),
+        answer("f", "f1", at=5),
+        speech("after", by=AGENT, at=6),
+    ]
+
+    assert texts(logged(events)) == ["summary", "before", "after"]
+
+
+def test_a_compaction_that_is_a_call_as_well_is_a_compaction():
+    odd = compaction("summary", 1, 2, at=2)
+    odd.content = call("slow", "f1", at=2).content
+
+    assert texts(logged([odd, answer("slow", "f1", at=4)])) == ["summary"]
+
+
 def test_speech_is_a_message_of_all_its_pieces():
     pieces = [("user", "How is "), ("user", "Lyon?"), (AGENT, "It "), (AGENT, "rains."), ("user", "Oh.")]
     events = [speech(text, by=by) for by, text in pieces]
