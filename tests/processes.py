@@ -31,8 +31,14 @@ DEADLINE_SECONDS = 60.0
 _LOG_CHARACTERS = 4_000
 """How much of a service's log a failure shows."""
 
+SESSION_SECONDS = 30.0
+"""How long a worker in the process of a test may stand still before the group excludes it."""
+
 _services: WeakSet[Service] = WeakSet()
 """The services that tests have made."""
+
+_workers: set[asyncio.Task[None]] = set()
+"""What the workers in this process do."""
 
 START_SECONDS = 180.0
 """How long a service may take to start without visible progress: it may have a small share of the
@@ -115,17 +121,18 @@ async def projections(settings: Settings) -> AsyncIterator[Projections]:
 
 @asynccontextmanager
 async def working(settings: Settings, edition: str) -> AsyncIterator[Worker]:
-    """A worker in this process, at work when it owns a part of the catalog."""
+    """A worker in this process, at work when it owns a part of the catalog. A wait fails with its
+    error if it ends.
+    """
     async with (
         connect(settings.mongo, settings.database) as database,
-        connect_worker(settings, database, edition) as worker,
+        connect_worker(patient(settings), database, edition) as worker,
     ):
         task = asyncio.create_task(worker.work())
+        _workers.add(task)
         try:
 
             async def owns() -> bool:
-                if task.done():
-                    task.result()
                 return bool(worker.partitions)
 
             await until(owns, what="a partition of the catalog")
@@ -133,8 +140,15 @@ async def working(settings: Settings, edition: str) -> AsyncIterator[Worker]:
             if task.done():
                 task.result()
         finally:
+            _workers.remove(task)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+def patient(settings: Settings) -> Settings:
+    """These settings for a worker in this process, which a busy test may hold up for seconds."""
+    seconds = max(settings.session_timeout_seconds, SESSION_SECONDS)
+    return settings.model_copy(update={"session_timeout_seconds": seconds})
 
 
 async def reaches(stored: Projections, run: Run, offset: int) -> bool:
@@ -156,10 +170,14 @@ async def until(
     """Waits for a condition and gives the seconds that it took. It looks less often the longer it
     waits, because many looks take the time of the machine.
 
-    Fails after the deadline, and at once if a service has ended by itself. Both show the log.
+    Fails after the deadline, and at once if a service or a worker of this process has ended by
+    itself. Both show the log of services.
     """
     began, pause = time.monotonic(), 0.002
     while not await holds():
+        for worker in _workers:
+            if worker.done():
+                worker.result()
         waited = time.monotonic() - began
         if ended := [service for service in _services if _has_ended_by_itself(service)]:
             raise AssertionError(f"waiting for {what}, {_told(ended)}")

@@ -16,7 +16,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 from tests.ingesting import is_ready
-from tests.processes import DEADLINE_SECONDS, until
+from tests.processes import DEADLINE_SECONDS, patient, until
 
 from runfold import Run, Runfold
 from runfold.api.app import build_app as build_api
@@ -36,9 +36,6 @@ from runfold_schemas.errors import UnavailableError
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.005
-
-SESSION_SECONDS = 30.0
-"""How long a worker in this process may stand still."""
 
 
 @dataclass
@@ -93,8 +90,6 @@ async def projected(settings: Settings) -> AsyncIterator[Projected]:
     """A worker of the current edition. As in the service, it is started again after an error of a
     server: on a busy machine it may stand still until the group excludes it.
     """
-    patient = max(settings.session_timeout_seconds, SESSION_SECONDS)
-    settings = settings.model_copy(update={"session_timeout_seconds": patient})
     async with connect(settings.mongo, settings.database) as database:
         editions = Editions(database)
         edition = await editions.current_or_first()
@@ -103,7 +98,7 @@ async def projected(settings: Settings) -> AsyncIterator[Projected]:
         async def work() -> None:
             while True:
                 try:
-                    async with connect_worker(settings, database, edition) as worker:
+                    async with connect_worker(patient(settings), database, edition) as worker:
                         connected.set()
                         await worker.work()
                 except* UnavailableError:

@@ -1,5 +1,7 @@
 """The statistics of agents in a browser: the list, one agent, and the time that both cover."""
 
+import re
+
 import pytest
 from playwright.async_api import expect
 from tests.console.conftest import CONVERSATIONS, OpenPage
@@ -51,7 +53,7 @@ async def test_an_agent_shows_its_tools_and_keeps_its_time(open_page: OpenPage, 
     await page.get_by_role("button", name="30 days").focus()
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("img", name="2 runs in 31 days, 1 failed")).to_be_visible()
-    assert page.url.endswith(f"#/agents/{desk}?since=30d")
+    await expect(page).to_have_url(re.compile(rf"#/agents/{desk}\?since=30d$"))
     await page.reload()
 
     await expect(page.get_by_role("button", name="30 days")).to_have_attribute("aria-pressed", "true")

@@ -79,7 +79,7 @@ async def test_a_person_logs_in_by_a_provider_of_another_site(
             await page.get_by_role("link", name="Log in by your organisation").click()
 
             await expect(page.locator(".table-body .row").first).to_be_visible()
-            assert page.url == f"{api.base_url}/#/runs?agent_id=airline"
+            await expect(page).to_have_url(f"{api.base_url}/#/runs?agent_id=airline")
             cookies = await page.context.cookies([f"{api.base_url}/v1/runs", str(api.base_url)])
             assert [(each["name"], each["sameSite"], each["path"]) for each in cookies] == [
                 (COOKIE, "Strict", "/v1")

@@ -68,7 +68,7 @@ async def test_memories_of_a_scope_are_found_by_meaning(open_page: OpenPage, ban
     await expect(page.locator(".row-link")).to_have_count(2)
     await expect(page.locator(".row-link").first).to_have_text("Travels with a small dog")
     await expect(page.locator(".table-body .col-distance").first).to_have_text(re.compile(r"^[01]\.\d\d$"))
-    assert "scope=user%3Aann&query=Is+there+a+pet%3F" in page.url
+    await expect(page).to_have_url(re.compile(r"scope=user%3Aann&query=Is\+there\+a\+pet%3F"))
 
 
 async def test_a_revision_shows_its_words_and_the_event_that_made_it(open_page: OpenPage, bank: Bank):

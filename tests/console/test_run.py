@@ -1,6 +1,7 @@
 """A run in a browser: its timeline, live, and what stands beside it."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, Route, expect
 from tests.console.conftest import OpenPage
 from tests.conversations import conversations
-from tests.processes import append_raw
+from tests.processes import append_raw, until
 from tests.querying import Projected
 from tests.segmenting import seal
 
@@ -122,12 +123,14 @@ async def test_calls_at_the_same_time_are_ribbons_side_by_side(open_page: OpenPa
     page = await open_page(place_of(failed))
     await expect(page.locator(".ribbon-missing")).to_have_count(1)
 
-    done, error = [await page.locator(f".ribbon-{state}").bounding_box() for state in ("done", "error")]
+    async def are_side_by_side() -> bool:
+        done, error = [await page.locator(f".ribbon-{state}").bounding_box() for state in ("done", "error")]
+        if done is None or error is None:
+            return False  # drawn anew meanwhile
+        below = done["y"] < error["y"] < done["y"] + done["height"]
+        return below and done["x"] + done["width"] <= error["x"]
 
-    assert done is not None
-    assert error is not None
-    assert done["x"] + done["width"] <= error["x"]
-    assert done["y"] < error["y"] < done["y"] + done["height"]
+    await until(are_side_by_side, what="two ribbons side by side")
 
 
 async def test_nothing_in_an_event_becomes_an_element_or_a_request(open_page: OpenPage, failed: Failed):
@@ -154,7 +157,7 @@ async def test_a_call_leads_to_its_result_and_thinking_is_folded(open_page: Open
     await expect(panel.get_by_role("region", name="Result")).to_contain_text("07:04")
     await panel.get_by_role("button", name=f"offset {failed.offsets['result']}").click()
     await expect(panel.locator("h2")).to_contain_text(f"at offset {failed.offsets['result']}")
-    assert page.url.endswith(f"?offset={failed.offsets['result']}")
+    await expect(page).to_have_url(re.compile(rf"\?offset={failed.offsets['result']}$"))
 
     panel = await choose(page, failed.offsets["thinking"])
     text = panel.get_by_role("region", name="Thinking")
@@ -203,7 +206,7 @@ async def test_the_slider_travels_and_two_offsets_are_compared(open_page: OpenPa
 
     await page.get_by_role("button", name="Now").click()
     await expect(page.locator("ins").filter(has_text="timed out").first).to_be_visible()
-    assert "at=" not in page.url
+    await expect(page).not_to_have_url(re.compile("at="))
 
 
 async def test_the_slider_leaves_out_the_gap_behind_a_sealed_topic(open_page: OpenPage, stored: Projected):

@@ -1,6 +1,7 @@
 """The list of runs in a browser: it follows the log, filters, and holds any number of runs."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 
 import httpx
@@ -51,7 +52,7 @@ async def test_filters_are_kept_in_the_address(open_page: OpenPage):
     await page.get_by_role("button", name="failed").click()
     await expect(page.get_by_role("button", name="failed")).to_have_attribute("aria-pressed", "true")
 
-    assert page.url.endswith("#/runs?agent_id=nobody&status=failed")
+    await expect(page).to_have_url(re.compile(r"#/runs\?agent_id=nobody&status=failed$"))
     await page.reload()
     await expect(page.get_by_label("Agent", exact=True)).to_have_value("nobody")
     await expect(page.get_by_role("button", name="failed")).to_have_attribute("aria-pressed", "true")
@@ -67,7 +68,7 @@ async def test_the_logs_of_sessions_are_chosen_as_open(open_page: OpenPage, stor
 
     await expect(page.locator(".table-body .row")).to_have_count(1)
     await expect(page.locator(".table-body .status-open")).to_have_count(1)
-    assert page.url.endswith("#/runs?agent_id=open-desk&status=open")
+    await expect(page).to_have_url(re.compile(r"#/runs\?agent_id=open-desk&status=open$"))
     await page.reload()
     await expect(page.locator(".table-body .row")).to_have_count(1)
 
@@ -85,7 +86,7 @@ async def test_runs_are_searched_by_words_of_their_errors(open_page: OpenPage, s
     await page.get_by_label("Failed in the last").select_option("1h")
 
     await expect(page.locator(".row-link")).to_have_text(["declined"])
-    assert page.url.endswith("agent_id=searched&text=card+decl&failed_since=1h")
+    await expect(page).to_have_url(re.compile(r"agent_id=searched&text=card\+decl&failed_since=1h$"))
     await page.get_by_label("Search").fill("timeout")
     await expect(page.get_by_text("no words of messages or of tools' errors")).to_be_visible()
 

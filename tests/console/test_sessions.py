@@ -1,5 +1,6 @@
 """Sessions in a browser: the list, the conversation as a chat, and the state with its history."""
 
+import re
 from dataclasses import dataclass
 from urllib.parse import quote
 from uuid import uuid4
@@ -60,7 +61,7 @@ async def test_filters_of_sessions_are_kept_in_the_address(open_page: OpenPage, 
     await page.get_by_label("App", exact=True).fill("nobody")
     await expect(page.get_by_text("No session matches these filters.")).to_be_visible()
 
-    assert page.url.endswith("#/sessions?user=ann&app=nobody")
+    await expect(page).to_have_url(re.compile(r"#/sessions\?user=ann&app=nobody$"))
 
 
 async def test_a_conversation_is_a_chat_with_calls_folded_in_it(open_page: OpenPage, talk: Talk):

@@ -49,9 +49,7 @@ class Stack(NamedTuple):
 
 @pytest.fixture
 async def stack(own_settings: OwnSettings) -> AsyncIterator[Stack]:
-    settings = own_settings(
-        park_seconds=30, publisher_park_seconds=30, sweep_seconds=60, session_timeout_seconds=6
-    )
+    settings = own_settings(park_seconds=30, publisher_park_seconds=30, sweep_seconds=60)
     async with (
         projections(settings) as stored,
         Runfold.of(settings.log()) as runfold,
@@ -89,7 +87,7 @@ async def test_a_late_event_that_nobody_announces_is_stored_soon(stack: Stack):
 async def test_an_ended_run_that_is_loaded_again_while_its_end_is_written_is_parked(
     own_settings: OwnSettings, monkeypatch: pytest.MonkeyPatch
 ):
-    settings = own_settings(publisher_park_seconds=3, session_timeout_seconds=6)
+    settings = own_settings(publisher_park_seconds=3)
     is_written, goes_on = asyncio.Event(), asyncio.Event()
     write = Writer.write
 

@@ -53,7 +53,6 @@ def settings(own_settings: OwnSettings) -> Settings:
         park_seconds=PARK_SECONDS,
         publisher_park_seconds=PARK_SECONDS,
         sweep_seconds=SWEEP_SECONDS,
-        session_timeout_seconds=6,
     )
 
 

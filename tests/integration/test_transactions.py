@@ -32,7 +32,7 @@ from runfold_schemas.topics import Topics
 
 @pytest.fixture
 def settings(own_settings: OwnSettings) -> Settings:
-    return own_settings(park_seconds=1.5, publisher_park_seconds=1.5, session_timeout_seconds=6)
+    return own_settings(park_seconds=1.5, publisher_park_seconds=1.5)
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ stored in MongoDB. So a new owner finds all committed entries there.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn
 
 from aiokafka import ConsumerRebalanceListener, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import CommitFailedError, KafkaError
 from faststream import AckPolicy
 from faststream.kafka import KafkaBroker, KafkaMessage
 from faststream.security import BaseSecurity, SASLOAuthBearer, SASLPlaintext, SASLScram256, SASLScram512
@@ -86,7 +86,8 @@ async def catalog_group(
     A member that returns with the same `member_id` within `session_timeout_seconds` keeps its
     partitions. `on_assigned` gets all own partitions after a rebalance. `on_records` gets the
     records of these partitions in order, and the batches between them that cannot be read. The
-    offsets of both are committed when it returns.
+    offsets of both are committed when it returns. During a rebalance they may not be, so records
+    may come again.
 
     The future that the block gets ends with the first error of `on_records` or of Kafka. No further
     records are taken and no offsets are committed then.
@@ -128,7 +129,10 @@ async def catalog_group(
             return
         try:
             await on_records(readable, unreadable)
-            await message.ack()
+            # Kafka takes no offsets of a member while it joins anew. Its records come again then,
+            # here or to another member.
+            with suppress(CommitFailedError):
+                await message.ack()
         except Exception as error:  # noqa: BLE001  # FastStream would go on, and commit these later
             _fail(failed, error)
 
