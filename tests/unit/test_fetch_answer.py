@@ -1,6 +1,7 @@
 """The records of one partition in the answer to a fetch, read in portions."""
 
 from collections.abc import Sequence
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -146,3 +147,19 @@ def test_a_portion_unpacks_no_more_than_its_budget(codec: str):
     assert reader.take(Budget(unpacked_bytes=0)) == []
     assert not reader.is_read
     assert len(read(reader)) == 3
+
+
+def test_a_batch_that_cannot_be_read_is_logged_once_and_counted(caplog: pytest.LogCaptureFixture):
+    first, second = (
+        Partition(f"runfold.run.a.{uuid4()}", 0),
+        Partition(f"runfold.run.b.{uuid4()}", 0),
+    )
+    for at in (first, first, second):
+        reader = PartitionAnswer(at, damaged(batches([2])[0]), offset=0, end=1_000, skipped=lambda _: ())
+        read(reader)
+
+    own = [record.getMessage() for record in caplog.records if first.topic in record.getMessage()]
+    others = [record.getMessage() for record in caplog.records if second.topic in record.getMessage()]
+    numbers = [int(message.rpartition("number ")[2].split()[0]) for message in (*own, *others)]
+    assert len(own) == len(others) == 1
+    assert numbers[1] == numbers[0] + 1

@@ -311,10 +311,12 @@ class _Batches:
 def _log_once(batch: UnreadableBatch) -> None:
     (topic, partition), offset, next_offset, reason = batch
     _log.warning(
-        "offsets %s to %s of %s, partition %s, cannot be read and are passed over: %s",
+        "offsets %s to %s of %s, partition %s, cannot be read and are passed over: %s"
+        " (number %s of this process)",
         offset,
         next_offset - 1,
         topic,
         partition,
         reason,
+        _log_once.cache_info().misses,
     )
