@@ -206,7 +206,7 @@ def _wrong_record(size: int) -> Callable[[Run], bytes]:
     return value
 
 
-def _legal_record(size: int) -> Callable[[Run], bytes]:
+def _lists_record(size: int) -> Callable[[Run], bytes]:
     def value(run: Run) -> bytes:
         event = encode(run.event(ToolResult(tool_call_id="c", result="?")))
         return event.replace(b'"?"', _lists(size)())
@@ -232,7 +232,8 @@ ATTACKS: dict[str, Attack] = {
     ),
     "a filter of 60 KB": get(f"/v1beta1/reasoningEngines/1/memories?filter={'(' * 60_000}"),
     "7.5 MB of wrong parts in a topic": record(_wrong_record(7_500_000)),
-    "7.5 MB of lists in a topic, valid": record(_legal_record(7_500_000)),
+    "7.5 MB of lists in a topic": record(_lists_record(7_500_000)),
+    "200,000 values in a topic, valid": record(_lists_record(299_000)),
     "a record in lz4": record(_wrong_record(1_000), compression_type="lz4"),
     "a gzip bomb of 60 MB": record(lambda _: b"\0" * 60_000_000, compression_type="gzip"),
     f"{GHOSTS} lives without topics": ghosts,

@@ -20,13 +20,17 @@ from runfold_schemas.data import Data, ItemList
 from runfold_schemas.envelope import DataT
 from runfold_schemas.errors import InvalidEventError, UndecodableError
 from runfold_schemas.events import AnyEvent
-from runfold_schemas.outline import DEPTH_MAX, is_too_deep
+from runfold_schemas.outline import DEPTH_MAX, VALUES_MAX, has_too_many_values, is_too_deep
 from runfold_schemas.topics import RECORD_BYTES_MAX, Partition
 from runfold_schemas.whole_texts import whole_value
 
 Headers = tuple[tuple[str, bytes], ...]
 
 _FIELD_PART_MAX: Final = 64
+
+_TOO_MANY_VALUES: Final = (
+    f"the event has more than {VALUES_MAX:,} values and keys, where arrays and objects count twice"
+)
 
 
 class Record(NamedTuple):
@@ -146,9 +150,11 @@ def check_exact(event: AnyEvent, value: bytes) -> None:
 
 
 def check_new(value: bytes) -> None:
-    """Raises `InvalidEventError` for the value of a new event that is nested too deep. Readers take
-    what other producers have nested deeper.
+    """Raises `InvalidEventError` for the value of a new event that has too many values or is nested
+    too deep. Readers take what other producers have nested deeper.
     """
+    if has_too_many_values(value):
+        raise InvalidEventError(_TOO_MANY_VALUES, field="data")
     if is_too_deep(value):
         raise InvalidEventError(f"the event is nested deeper than {DEPTH_MAX} levels", field="data")
 
@@ -160,6 +166,8 @@ def decode(value: bytes | None) -> AnyEvent:
     if len(value) > RECORD_BYTES_MAX:
         # The topic's limit counts the bytes as they were sent, perhaps compressed.
         raise UndecodableError(f"the event has {len(value):,} bytes; {RECORD_BYTES_MAX:,} are allowed")
+    if has_too_many_values(value):
+        raise UndecodableError(_TOO_MANY_VALUES)
     try:
         event = _EVENTS.validate_json(value)
     except ValidationError as error:

@@ -13,6 +13,14 @@ DEPTH_MAX: Final = 160
 pydantic reads 200 levels, and readers put an event into lists and documents of their own.
 """
 
+VALUES_MAX: Final = 200_000
+"""How many values a JSON text may have that is decoded in one step, as every event is, counted as
+`Outline.values` does: 40 MB and 60 ms at the worst.
+"""
+
+_VALUES_PER_BYTE_MAX: Final = 2 / 3
+"""No JSON has more: a list of empty lists, with a comma behind each."""
+
 CHUNK_BYTES: Final = 256 * 1024
 
 _MARKS: Final = b'",:[]{}'
@@ -77,7 +85,16 @@ def is_too_deep(text: bytes) -> bool:
     # Nearly every event has fewer brackets than that, and counting them takes a microsecond.
     if text.count(b"[") + text.count(b"{") <= DEPTH_MAX:
         return False
+    return _outline_of(text).depth_max > DEPTH_MAX
+
+
+def has_too_many_values(text: bytes) -> bool:
+    """Whether the JSON text has more than `VALUES_MAX` values."""
+    return len(text) * _VALUES_PER_BYTE_MAX > VALUES_MAX and _outline_of(text).values > VALUES_MAX
+
+
+def _outline_of(text: bytes) -> Outline:
     outline = Outline()
     for chunk in chunks_of(text):
         outline.feed(chunk)
-    return outline.depth_max > DEPTH_MAX
+    return outline

@@ -14,6 +14,7 @@ from tests.records import ONE_OF_EACH, modest, record
 from runfold_schemas.codec import (
     TYPE_OF,
     TYPES,
+    check_new,
     decode,
     decode_record,
     encode,
@@ -25,6 +26,7 @@ from runfold_schemas.codec import (
 from runfold_schemas.errors import InvalidEventError, UndecodableError
 from runfold_schemas.events import AssistantMessage, ResponseRecorded, ToolCall, ToolResult, UserMessage
 from runfold_schemas.messages import DocumentPart, ImagePart, TextPart
+from runfold_schemas.outline import VALUES_MAX, Outline
 from runfold_schemas.runs import RunLabeled
 
 scalars = st.one_of(
@@ -174,6 +176,28 @@ def test_what_json_cannot_carry_exactly_is_refused_before_it_is_sent(payload, re
 
     assert refusal.value.field == "data"
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("item", [b"1", b"[]", b'{"k":"[,"}'])
+def test_an_event_with_more_values_than_can_be_decoded_at_once_is_none(item: bytes):
+    empty = encode(event(ToolCall(tool_call_id="1", tool_name="t", payload=[])))
+    outline = Outline()
+    outline.feed(item)
+    whole = Outline()
+    whole.feed(empty)
+    count = (VALUES_MAX - whole.values + 1) // (outline.values + 1)
+    most, too_many = (
+        empty.replace(b'"payload":[]', b'"payload":[%b]' % b",".join([item] * number))
+        for number in (count, count + 1)
+    )
+
+    assert len(decode(most).data.payload) == count
+    check_new(most)
+    with pytest.raises(UndecodableError, match="200,000 values"):
+        decode(too_many)
+    with pytest.raises(InvalidEventError, match="200,000 values") as refused:
+        check_new(too_many)
+    assert refused.value.field == "data"
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"[-Infinity]", b'{"a":Infinity}'])

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from runfold.api.app import build_app
 from runfold.http import items
-from runfold.http.bodies import JSON, NDJSON, VALUES_MAX, InvalidItemError, JsonRoute
+from runfold.http.bodies import JSON, NDJSON, InvalidItemError, JsonRoute
 from runfold.http.items import BATCH_VALUES_MAX, ITEMS_MAX, Item, parse_items
 from runfold.settings import Settings
 from runfold_schemas.errors import InvalidEventError
-from runfold_schemas.outline import DEPTH_MAX, Outline, is_too_deep
+from runfold_schemas.outline import DEPTH_MAX, VALUES_MAX, Outline, is_too_deep
 
 _TEXT = st.text(st.sampled_from('ab"\\[]{},:é😀\n/'), max_size=6)
 _VALUES = st.recursive(

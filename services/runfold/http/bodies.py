@@ -24,7 +24,7 @@ from fastapi.routing import APIRoute
 from pydantic_core import from_json
 
 from runfold_schemas.errors import InvalidEventError
-from runfold_schemas.outline import CHUNK_BYTES, DEPTH_MAX, Outline, chunks_of
+from runfold_schemas.outline import CHUNK_BYTES, DEPTH_MAX, VALUES_MAX, Outline, chunks_of
 from runfold_schemas.topics import RECORD_BYTES_MAX
 from runfold_schemas.whole_texts import whole_value
 
@@ -43,9 +43,6 @@ DOCUMENT_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
 
 COMMAND_BYTES_MAX: Final = 1024 * 1024
 """The longest body that opens a run, changes its status, or changes a session."""
-
-VALUES_MAX: Final = 200_000
-"""The most values of a JSON text that is decoded in one step: 40 MB and 60 ms at the worst."""
 
 _HALF_CHARACTER: Final = "hex escape"
 """A part of the parser's message about half of a surrogate pair."""

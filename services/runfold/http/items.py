@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 from runfold.http.bodies import (
     DOCUMENT_BYTES_MAX,
     NDJSON,
-    VALUES_MAX,
     InvalidItemError,
     ItemLocation,
     decode_json,
@@ -25,7 +24,7 @@ from runfold.http.bodies import (
     too_many_values,
 )
 from runfold_schemas.errors import InvalidEventError
-from runfold_schemas.outline import DEPTH_MAX, chunks_of, without_escapes
+from runfold_schemas.outline import DEPTH_MAX, VALUES_MAX, chunks_of, without_escapes
 
 ITEMS_MAX: Final = 25_000
 """More objects than the smallest events that fit into one record batch."""
