@@ -8,7 +8,7 @@ expired or was deleted.
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -33,14 +33,6 @@ from runfold_schemas.memories import (
     bank_key,
     memory_key,
 )
-
-STORED_BYTES_MAX: Final = 16 * 1024 * 1024 - 256 * 1024
-"""MongoDB's limit for a document, without the room for its other fields."""
-
-_GROWTH_MAX: Final = 15
-"""How many times its size an event takes at most: `{}` is the shortest form of a customization."""
-
-_SURELY_STORABLE_BYTES: Final = STORED_BYTES_MAX // _GROWTH_MAX
 
 
 class Head(BaseModel):
@@ -367,7 +359,6 @@ def memory_event(record: Record) -> tuple[str, AnyEvent]:
     event = decode_record(record)
     if not isinstance(event.data, MemoryChange):
         raise UndecodableError(f"{event.type} changes no memory")
-    _check_size(record, event)
     return _check_key(record, memory_key(event.data.bank_id, event.data.memory_id)), event
 
 
@@ -378,24 +369,7 @@ def bank_event(record: Record) -> tuple[str, AnyEvent]:
     event = decode_record(record)
     if not isinstance(event.data, BankFact):
         raise UndecodableError(f"{event.type} changes no bank")
-    _check_size(record, event)
     return _check_key(record, bank_key(event.data.bank_id)), event
-
-
-def stored_size(event: AnyEvent, value: bytes) -> int:
-    """An upper bound of the bytes that the event's memory or bank takes in a document of the
-    database. The document has the fields that the event leaves out, and numbers with all their
-    digits. `value` is the encoded event.
-    """
-    if len(value) <= _SURELY_STORABLE_BYTES:
-        return len(value) * _GROWTH_MAX
-    return len(event.data.__pydantic_serializer__.to_json(event.data))
-
-
-def _check_size(record: Record, event: AnyEvent) -> None:
-    """Raises `UndecodableError` for an event that the database could not store."""
-    if (size := stored_size(event, record.value or b"")) > STORED_BYTES_MAX:
-        raise UndecodableError(f"it takes {size:,} bytes when stored; {STORED_BYTES_MAX:,} are allowed")
 
 
 def _check_key(record: Record, key: str) -> str:

@@ -255,6 +255,7 @@ def _field_names() -> frozenset[str]:
 
 def event_schema() -> CoreSchema:
     """The schema of an event of any kind, as pydantic-core has it."""
+    _EVENTS.rebuild()
     return _EVENTS.core_schema
 
 

@@ -14,6 +14,7 @@ from pydantic_core import CoreSchema, SchemaValidator
 
 from runfold_schemas.codec import Record, are_finite, event_schema, may_have_constants
 from runfold_schemas.data import FIRST_TIME, TIME_END, check_year
+from runfold_schemas.outline import has_too_many_values
 from runfold_schemas.topics import RECORD_BYTES_MAX
 
 
@@ -39,7 +40,7 @@ def fields_of(record: Record) -> EventFields | None:
     not matter.
     """
     value = record.value
-    if value is None or len(value) > RECORD_BYTES_MAX:
+    if value is None or len(value) > RECORD_BYTES_MAX or has_too_many_values(value):
         return None
     try:
         fields: EventFields = _validate()(value)

@@ -86,58 +86,87 @@ async def test_a_wrong_record_of_a_run_is_a_dead_letter(under_attack: Stack, nam
     assert harm.grown_mb("projector") < MEMORY_MB_MAX
 
 
-UNSTORABLE: dict[str, tuple[str, str, Callable[[], bytes]]] = {
-    "a memory of 1e15": (
+def memory_of(memory_id: str, more: bytes) -> bytes:
+    fields = b'"bank_id":"b","memory_id":"%b","memory":{"fact":"f","scope":{"a":"b"},%b}'
+    return value_of("memory_created", b"{%b}" % (fields % (memory_id.encode(), more)))
+
+
+def bank_of(bank_id: str, more: bytes) -> bytes:
+    return value_of("bank_created", b'{"bank_id":"%b","config":{%b}}' % (bank_id.encode(), more))
+
+
+FILL = b',"y":"%b"' % (b"a" * 7_000_000)
+
+# Values whose stored form is several times as long, and as many of them as there may be.
+LONG: dict[str, tuple[str, str, str, bytes]] = {
+    "a memory of numbers": (
         "memories",
-        memory_key("b", "m"),
-        lambda: value_of(
-            "memory_created",
-            b'{"bank_id":"b","memory_id":"m","memory":{"fact":"f","scope":{"a":"b"},"x":[%b]}}'
-            % many(b"1e15", 6_000_000),
-        ),
+        memory_key("b", "numbers"),
+        "/v1/banks/b/memories/numbers",
+        memory_of("numbers", b'"x":[%b]' % many(b"1e15", 990_000) + FILL),
     ),
-    "a memory of short topics": (
+    "a memory of topics": (
         "memories",
-        memory_key("b", "t"),
-        lambda: value_of(
-            "memory_created",
-            b'{"bank_id":"b","memory_id":"t","memory":{"fact":"f","scope":{"a":"b"},"topics":[%b]}}'
-            % many(b'{"custom":"a"}', 8_300_000),
-        ),
+        memory_key("b", "topics"),
+        "/v1/banks/b/memories/topics",
+        memory_of("topics", b'"topics":[%b]' % many(b'{"custom":"a"}', 990_000) + FILL),
     ),
-    "a bank of empty customizations": (
+    "a bank of customizations": (
         "banks",
-        bank_key("empty"),
-        lambda: value_of(
-            "bank_created",
-            b'{"bank_id":"empty","config":{"customizations":[%b]}}' % many(b"{}", 1_300_000),
-        ),
+        bank_key("long"),
+        "/v1/banks/long",
+        bank_of("long", b'"customizations":[%b]' % many(b"{}", 299_000) + FILL),
     ),
 }
 
 
-@pytest.mark.parametrize("name", UNSTORABLE)
-async def test_what_cannot_be_stored_is_a_dead_letter(under_attack: Stack, name: str):
-    topic, key, make = UNSTORABLE[name]
+@pytest.mark.parametrize("name", LONG)
+async def test_what_takes_the_most_room_is_stored(under_attack: Stack, name: str):
+    topic, key, path, value = LONG[name]
 
     async with under_attack.attacked(name, steps=1):
-        await publish_shared(under_attack, topic, key, make())
+        await under_attack.client.post("/v1/banks", json={"bank_id": "b"})
+        await publish_shared(under_attack, topic, key, value)
         await shared_topics_go_on(under_attack)
 
-    # Nothing was stored, and the key can be used.
-    assert (await under_attack.client.get("/v1/banks/empty")).status_code == 404
+    assert (await under_attack.client.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize("part", [b"1e15", b"{}"])
+async def test_a_memory_of_too_many_values_is_a_dead_letter(under_attack: Stack, part: bytes):
+    value = memory_of("many", b'"x":[%b]' % many(part, 6_000_000))
+
+    async with under_attack.attacked(f"a memory of {part.decode()}", steps=1):
+        await publish_shared(under_attack, "memories", memory_key("b", "many"), value)
+        await shared_topics_go_on(under_attack)
+
+    assert (await under_attack.client.get("/v1/banks/b/memories/many")).status_code == 404
+
+
+async def test_an_event_of_too_many_values_is_a_dead_letter(under_attack: Stack):
+    run = await under_attack.runfold.open_run(agent_id="a", run_id=f"many-{uuid4()}")
+    data = b'{"tool_call_id":"c","result":[%b]}' % many(b"[]")
+
+    async with under_attack.attacked("an event of lists") as harm:
+        await publish_to_run(under_attack, run, value_of("tool_result", data, run_id=run.run_id))
+        outcomes = await outcomes_of(under_attack, run)
+
+    assert outcomes == ["accepted", "undecodable", "accepted"]
+    assert harm.grown_mb("projector") < MEMORY_MB_MAX
 
 
 async def test_state_of_long_numbers_is_stored(under_attack: Stack):
     run = await under_attack.runfold.open_run(agent_id="a", run_id=f"state-{uuid4()}")
-    state = b'{"x":[%b]}' % many(b"7e15", 5_000_000)
+    numbers = many(b"7e15", 990_000)
 
     async with under_attack.attacked("state that grows"):
-        await publish_to_run(
-            under_attack, run, value_of("state_changed", b"{}", run_id=run.run_id, state_delta=state)
-        )
+        for name in (b"a", b"b", b"c", b"d", b"e"):
+            state = b'{"%b":[%b]}' % (name, numbers)
+            await publish_to_run(
+                under_attack, run, value_of("state_changed", b"{}", run_id=run.run_id, state_delta=state)
+            )
 
-        assert await outcomes_of(under_attack, run) == ["accepted"] * 3
+        assert await outcomes_of(under_attack, run) == ["accepted"] * 7
 
 
 _IDS = st.text(st.sampled_from('\0$./\\"%:é😀a'), max_size=6)

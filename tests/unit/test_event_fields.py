@@ -15,6 +15,7 @@ from runfold_schemas.codec import Record, decode_record, encode
 from runfold_schemas.errors import UndecodableError
 from runfold_schemas.event_fields import fields_of
 from runfold_schemas.events import AssistantMessage, UserMessage
+from runfold_schemas.outline import VALUES_MAX
 
 JSON = st.one_of(
     st.none(),
@@ -118,6 +119,17 @@ def test_numbers_that_json_does_not_have_are_not_accepted(text: bytes) -> None:
     value = encode(event(UserMessage(message="", structured={"place": True})))
 
     assert fields_of(record(value.replace(b'{"place":true}', text))) is None
+
+
+def test_too_many_values_are_not_accepted() -> None:
+    value = encode(event(UserMessage(message="", structured={"place": True})))
+    most, too_many = (
+        record(value.replace(b'{"place":true}', b'{"x":[%b]}' % b",".join([b"[]"] * count)))
+        for count in (VALUES_MAX // 2 - 20, VALUES_MAX // 2)
+    )
+
+    assert fields_of(most) is not None
+    assert fields_of(too_many) is None
 
 
 def test_a_name_that_comes_twice_counts_as_for_the_model() -> None:

@@ -13,11 +13,10 @@ from runfold.ids import new_event_id
 from runfold.log.publisher import Ack, Publisher
 from runfold.log.settings import LogSettings
 from runfold.log.shared import send, shared_record
-from runfold_projections.memory import STORED_BYTES_MAX, MemoryRecord, Refused, stored_size
+from runfold_projections.memory import MemoryRecord, Refused
 from runfold_projections.state import Forward
 from runfold_schemas.codec import check_new, first_fault, new_event
 from runfold_schemas.errors import (
-    EventTooLargeError,
     InvalidEventError,
     MemoryNotFoundError,
     QuarantinedError,
@@ -159,14 +158,11 @@ def check_memory(memory: Memory, now: datetime) -> None:
 
 
 async def _send_new(publisher: Publisher, settings: LogSettings, forward: Forward) -> Ack:
-    """Publishes a change of a memory or a bank. Raises `InvalidEventError` if it is nested too
-    deep, and `EventTooLargeError` if the projector could not store it.
+    """Publishes a change of a memory or a bank. Raises `InvalidEventError` if it has too many
+    values or is nested too deep, and `EventTooLargeError` if Kafka would not take it.
     """
     shared = shared_record(settings, forward)
-    value = shared.record.value or b""
-    check_new(value)
-    if (size := stored_size(forward.event, value)) > STORED_BYTES_MAX:
-        raise EventTooLargeError(size=size, limit=STORED_BYTES_MAX)
+    check_new(shared.record.value or b"")
     return await send(publisher, shared)
 
 
