@@ -24,7 +24,8 @@ from runfold_schemas.outline import DEPTH_MAX, VALUES_MAX, has_too_many_values, 
 from runfold_schemas.topics import RECORD_BYTES_MAX, Partition
 from runfold_schemas.whole_texts import whole_value
 
-Headers = tuple[tuple[str, bytes], ...]
+Headers = tuple[tuple[str, bytes | None], ...]
+"""Names and values. Kafka allows headers without a value."""
 
 _FIELD_PART_MAX: Final = 64
 

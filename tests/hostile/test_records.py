@@ -181,7 +181,7 @@ _KNOWN = [json.loads(encode(event(data))) for data in ONE_OF_EACH]
 
 
 @st.composite
-def _records(draw: st.DrawFn) -> tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]]]:
+def _records(draw: st.DrawFn) -> tuple[str, bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
     """A topic, a key, a value and headers: often nearly an event."""
     topic = draw(st.sampled_from(["run", "runs", "sessions", "memories", "banks"]))
     if draw(st.integers(0, 3)) == 0:
@@ -197,17 +197,19 @@ def _records(draw: st.DrawFn) -> tuple[str, bytes | None, bytes | None, list[tup
         value = json.dumps(fields).encode()
     keys = [session_key("s"), memory_key("b", "m"), bank_key("b"), app_scope("a"), "life:x", "bell:x"]
     key = draw(st.none() | st.binary(max_size=8) | st.sampled_from([key.encode() for key in keys]))
-    names = st.sampled_from(["ce_id", "ce_type", "x", "content-type"])
-    return topic, key, value, draw(st.lists(st.tuples(names, st.binary(max_size=9)), max_size=2))
+    names = st.sampled_from(
+        ["ce_id", "ce_type", "x", "content-type", "traceparent", "rf_mac", "runfold-origin-topic"]
+    )
+    return topic, key, value, draw(st.lists(st.tuples(names, st.none() | st.binary(max_size=9)), max_size=2))
 
 
 async def test_records_of_any_content_stop_nobody(under_attack: Stack):
     run = await under_attack.runfold.open_run(agent_id="a", run_id=f"any-{uuid4()}")
-    records: list[tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]]]] = []
+    records: list[tuple[str, bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = []
 
     @hypothesis_settings(max_examples=100 * ROUNDS, database=None, suppress_health_check=list(HealthCheck))
     @given(_records())
-    def collect(record: tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]]]) -> None:
+    def collect(record: tuple[str, bytes | None, bytes | None, list[tuple[str, bytes | None]]]) -> None:
         records.append(record)
 
     collect()

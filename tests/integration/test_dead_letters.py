@@ -12,6 +12,7 @@ from tests.processes import append_raw, until
 from tests.querying import Projected, ready_api
 
 from runfold import Run, UserMessage
+from runfold.log.publisher import Outgoing
 from runfold.query.dead_letters import DeadLetters
 from runfold.settings import Settings
 
@@ -70,6 +71,42 @@ async def test_a_mended_event_is_published_once(
     code, printed = await command(settings, "dead-letters", "requeue", letter_id)
     assert (code, "offset 3" in printed) == (0, True)
     assert await messages(run) == ["behind", "mended"]
+
+
+HOSTILE: tuple[tuple[bytes | None, list[tuple[str, bytes | None]]], ...] = (
+    (None, []),
+    (b"", [("runfold-origin-topic", b"")]),
+    (b"\xff:\xff", [("runfold-origin-topic", b"\xff-\xff")]),
+    (b"a", [("runfold-origin-topic", b"TOPIC-" + b"9" * 5_000), ("runfold-origin-offset", b"1")]),
+    (b"b", [("runfold-origin-topic", b"TOPIC-0"), ("runfold-origin-offset", b"9" * 5_000)]),
+    (b"c", [("runfold-origin-topic", b"TOPIC-0"), ("runfold-record-bytes", b"9" * 5_000)]),
+    (b"d", [("runfold-origin-topic", b"TOPIC-0"), ("runfold-reason", None), ("runfold-requeued", None)]),
+    (b"e", [("runfold-origin-topic", None), ("runfold-requeued", b"[" * 10_000)]),
+    (b"f", [("runfold-origin-topic", "TOPIC-٣".encode()), ("runfold-origin-offset", "²".encode())]),
+)
+
+
+@pytest.mark.parametrize("more", [[], [("runfold-record-bytes", b"7")]], ids=["whole", "a place alone"])
+async def test_records_that_no_projector_wrote_hide_no_dead_letter(
+    api: httpx.AsyncClient, settings: Settings, stored: Projected, more: list[tuple[str, bytes]]
+):
+    connection = stored.runfold.connection
+    topics, publisher = connection.topics, connection.publisher
+    of_sessions = topics.sessions.encode()
+    for key, headers in HOSTILE:
+        named = [(name, value and value.replace(b"TOPIC", of_sessions)) for name, value in headers]
+        letter = Outgoing(key, b"{}", [("x", None), *named, *more])
+        await publisher.wait(await publisher.send(topics.dead_letters, letter, partition=0))
+    _, letter_id = await buried(settings, stored, b"no event")
+
+    listed = await api.get("/v1/dead-letters", params={"limit": 100})
+
+    assert listed.status_code == 200, listed.text
+    ids = [each["id"] for each in listed.json()["dead_letters"]]
+    assert letter_id in ids
+    for each in filter(None, ids):
+        shown = await api.get(f"/v1/dead-letters/{quote(each, safe='')}")
+        assert shown.status_code == 200, (each, shown.text)
 
 
 async def test_reading_a_letter_closes_what_it_reads_from(settings: Settings, stored: Projected):

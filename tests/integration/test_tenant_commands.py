@@ -206,12 +206,15 @@ async def test_quotas_are_set_and_lifted_one_by_one(settings, name):
 
 
 async def filled(settings: Settings, name: str) -> Settings:
-    """A tenant with a topic, a blob, a key and a database."""
+    """A tenant with a topic, a blob, a record of another producer, a key and a database."""
     await run(settings, "add", name)
     own = settings_of(settings, await tenant_of(settings, name))
     async with Runfold.of(own.log()) as runfold, runfold.run(agent_id="a") as run_:
         picture = ImagePart(media_type="image/png", data=base64.b64encode(PICTURE).decode())
         await run_.publish(UserMessage(message="Look", parts=(TextPart(text="Look"), picture)))
+        publisher = runfold.connection.publisher
+        foreign = Outgoing(key=b"k", value=b"{}", headers=[("absent", None), ("empty", b"")])
+        await publisher.wait(await publisher.send(f"{name}.dead-letters", foreign, partition=0))
     async with connect(own.mongo, own.database) as database:
         await database["runs.x"].insert_one({"_id": "r"})
     code, _ = await command(settings, "keys", "add", "theirs", "--tenant", name)

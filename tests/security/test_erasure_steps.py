@@ -288,6 +288,27 @@ async def test_dead_letters_of_others_are_kept(settings):
         assert await erase_dead_letters(connection, user="ann", origins=[]) == 3
 
 
+async def test_dead_letters_whose_keys_name_no_record_stop_no_erasure(settings):
+    many = b"9" * 18
+    places = (
+        b"-0:7",
+        b"-0:" + many,
+        b"-0:" + many * 2,
+        b"-999:0",
+        b"-" + many + b":0",
+        "-٣:²".encode(),
+    )
+    async with projected(settings) as stored:
+        connection = stored.runfold.connection
+        for place in (*places, b"", b"-0", b"-0:-1"):
+            letter = Outgoing(connection.topics.sessions.encode() + place, b"")
+            await connection.publisher.wait(
+                await connection.publisher.send(connection.topics.dead_letters, letter)
+            )
+
+        assert await erase_dead_letters(connection, user="ann", origins=[]) == 0
+
+
 async def test_dead_letters_without_content_are_judged_by_their_records(settings, tmp_path):
     sealed = sealed_by(settings, tmp_path)
     async with projected(settings), Runfold.of(sealed.log()) as runfold:

@@ -4,8 +4,10 @@ letter without content is judged by its record.
 """
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
 from runfold.client.connection import LogConnection
@@ -14,10 +16,12 @@ from runfold.log.publisher import Outgoing
 from runfold.log.reader import LogGoneError, read
 from runfold_schemas.codec import Record
 from runfold_schemas.memories import USER_KEYS
-from runfold_schemas.topics import Partition
+from runfold_schemas.topics import Partition, Topics
 
 COMPACTION_HOURS: Final = 24
 """After this time Kafka has removed deleted records, if the partition has got a further one."""
+
+_PLACE: Final = re.compile(rb"(?P<topic>.+)-(?P<partition>[0-9]{1,9}):(?P<offset>[0-9]{1,18})")
 
 _COMPACTED: Final = {
     "cleanup.policy": "compact,delete",
@@ -69,35 +73,39 @@ async def _find(connection: LogConnection, *, user: str, origins: Collection[str
                 take(record)
     except LogGoneError:
         pass
-    for at, letters in _places(references).items():
-        if at.topic in connection.topics.shared:
-            keys |= {
-                letters[record.offset]
-                for record in await _records(connection, at, letters)
-                if _is_of_user(record.value or b"", user, names_of_user)
-            }
+    for at, letters in _places(connection.topics, references).items():
+        keys |= {
+            letters[record.offset]
+            for record in await _records(connection, at, letters)
+            if _is_of_user(record.value or b"", user, names_of_user)
+        }
     return keys
 
 
-def _places(keys: Collection[bytes]) -> Mapping[Partition, Mapping[int, bytes]]:
-    """The keys of dead letters by the places of their records."""
+def _places(topics: Topics, keys: Collection[bytes]) -> Mapping[Partition, Mapping[int, bytes]]:
+    """The keys of dead letters by the places of their records, which are in shared topics. Other
+    producers may have written any key.
+    """
     places: dict[Partition, dict[int, bytes]] = defaultdict(dict)
     for key in keys:
-        origin, _, offset = key.decode(errors="replace").rpartition(":")
-        topic, _, partition = origin.rpartition("-")
-        if partition.isdecimal() and offset.isdecimal():
-            places[Partition(topic, int(partition))][int(offset)] = key
+        if (match := _PLACE.fullmatch(key)) is not None:
+            at = Partition(match["topic"].decode(errors="replace"), int(match["partition"]))
+            if at.topic in topics.shared and at.partition < topics.partitions:
+                places[at][int(match["offset"])] = key
     return places
 
 
 async def _records(connection: LogConnection, at: Partition, offsets: Collection[int]) -> list[Record]:
-    """What a shared topic still has at these offsets."""
-    first, end = min(offsets), max(offsets) + 1
-    reading = read(connection.settings, at.topic, partition=at.partition, first_offset=first, end=end)
-    try:
-        return [record async for records in reading for record in records if record.offset in offsets]
-    except LogGoneError:
-        return []
+    """What a shared topic still has at these offsets. Some may be beyond its end."""
+    found: list[Record] = []
+    reading = read(connection.settings, at.topic, partition=at.partition, first_offset=min(offsets))
+    with suppress(LogGoneError):
+        async with aclosing(reading):
+            async for records in reading:
+                found += [record for record in records if record.offset in offsets]
+                if records[-1].offset >= max(offsets):
+                    break
+    return found
 
 
 def _is_of_user(value: bytes, user: str, names: Names) -> bool:

@@ -31,7 +31,7 @@ class Outgoing(NamedTuple):
 
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes]] = ()
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 class SealedError(Exception):

@@ -111,7 +111,7 @@ class Producer(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka has no types
         *,
         key: bytes | None,
         value: bytes | None,
-        headers: Sequence[tuple[str, bytes]] = (),
+        headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> asyncio.Future[RecordMetadata] | None:
         """Puts a record into the buffer of the partition. None if `send` would wait or fail: the
         topic is not known yet, the buffer is full, or the producer has ended.

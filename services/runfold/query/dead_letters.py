@@ -6,6 +6,7 @@ with the place of the new event in its headers. The newest record of a key count
 """
 
 import asyncio
+import re
 from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -55,6 +56,10 @@ _CUT: Final = "runfold-cut"
 _BYTES: Final = "runfold-record-bytes"
 """The size of a record that the dead letter lacks, because its log alone has it."""
 _REQUEUED: Final = "runfold-requeued"
+
+# Any program may write to the topic.
+_PARTITION: Final = re.compile("[0-9]{1,9}")
+_OFFSET_DIGITS: Final = re.compile("[0-9]{1,18}")
 
 
 _REQUEUED_JSON: Final = TypeAdapter(Requeued)
@@ -129,11 +134,7 @@ class DeadLetters:
         return DeadLetterDocument(
             **dict(entry),
             key=None if letter.key is None else letter.key.decode("utf-8", "replace"),
-            headers=[
-                (name, header.decode("utf-8", "replace"))
-                for name, header in headers
-                if not name.startswith(_PREFIX)
-            ],
+            headers=[(name, _shown(header)) for name, header in headers if not name.startswith(_PREFIX)],
             value=_text(value),
             value_base64=b64encode(value).decode(),
         )
@@ -234,7 +235,7 @@ class DeadLetters:
         """The record that could not be decoded. None if it is gone with its log."""
         if _BYTES not in _own_headers(letter):
             return letter
-        # Any program may write to the topic of dead letters. It shows no topic of others by that.
+        # Who writes to the topic of dead letters shows no topic of others by that.
         if entry.run_id is None and entry.topic not in self._settings.topics.shared:
             return None
         reading = read(
@@ -337,15 +338,19 @@ def _entry(topics: Topics, letter_id: str, record: Record) -> DeadLetterEntry:
     return DeadLetterEntry(
         id=letter_id,
         topic=topic or origin,
-        partition=int(partition) if partition.isdecimal() else None,
-        offset=int(texts[_OFFSET]) if texts.get(_OFFSET, "").isdecimal() else 0,
+        partition=int(partition) if _PARTITION.fullmatch(partition) else None,
+        offset=_number(texts.get(_OFFSET), 0),
         run_id=run.run_id if run is not None else None,
         reason=texts.get(_REASON, ""),
         buried_at=datetime.fromtimestamp(record.log_time / 1000, UTC),
-        bytes=int(texts[_BYTES]) if texts.get(_BYTES, "").isdecimal() else len(record.value or b""),
+        bytes=_number(texts.get(_BYTES), len(record.value or b"")),
         is_cut=_CUT in texts,
         requeued=_requeued(texts.get(_REQUEUED)),
     )
+
+
+def _number(text: str | None, default: int) -> int:
+    return int(text) if text is not None and _OFFSET_DIGITS.fullmatch(text) else default
 
 
 def _whole(letter: Record, trace: tuple[str, bytes]) -> Outgoing:
@@ -358,10 +363,15 @@ def _without_content(letter: Record, trace: tuple[str, bytes]) -> Outgoing:
     if _BYTES not in dict(own):
         own.append((_BYTES, str(len(letter.value or b"")).encode()))
         record = letter._replace(headers=letter.headers[: _begin_of_own(letter)])
-        reason = dict(own).get(_REASON, b"").decode("utf-8", "replace")
+        reason = _shown(dict(own).get(_REASON))
         reason = reason_without_content(Admitted(record, "undecodable", None, reason))
         own = [(name, reason.encode() if name == _REASON else value) for name, value in own]
     return Outgoing(key=letter.key, value=b"", headers=[*own, trace])
+
+
+def _shown(header: bytes | None) -> str:
+    """Kafka allows headers without a value."""
+    return (header or b"").decode("utf-8", "replace")
 
 
 def _own_headers(record: Record) -> dict[str, str]:
@@ -369,7 +379,7 @@ def _own_headers(record: Record) -> dict[str, str]:
     same names.
     """
     own = record.headers[_begin_of_own(record) :]
-    return {name: value.decode("utf-8", "replace") for name, value in own}
+    return {name: _shown(value) for name, value in own}
 
 
 def _begin_of_own(record: Record) -> int:

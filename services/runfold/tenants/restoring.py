@@ -178,7 +178,7 @@ def _record(fields: Mapping[str, Any]) -> Record:
         offset=fields["offset"],
         log_time=fields["time"],
         key=_bytes(fields["key"]),
-        headers=tuple((name, _bytes(value) or b"") for name, value in fields["headers"]),
+        headers=tuple((name, _bytes(value)) for name, value in fields["headers"]),
         value=_bytes(fields["value"]),
     )
 
