@@ -9,6 +9,7 @@ from typing import Any, Final
 from runfold_projections.providers.openai_chat_deltas import join, members, tree
 from runfold_projections.providers.openai_citations import citations
 from runfold_projections.providers.recording import Blocks
+from runfold_projections.providers.token_counts import uncounted
 from runfold_projections.providers.values import get, plain
 from runfold_schemas.data import Data
 from runfold_schemas.whole_texts import whole
@@ -118,6 +119,8 @@ class ChatRecorder:
                     blocks.beside({name: member})
         if (usage := get(chunk, "usage")) is not None:
             blocks.usage(usage)
+            if more := uncounted(usage):
+                blocks.beside({"usage": more})
         self._keep_beside(chunk, _OF_RESPONSE)
 
     def _keep_beside(self, value: Any, recorded: frozenset[str]) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from runfold_projections.providers.openai_citations import citations
 from runfold_projections.providers.openai_responses_tools import TOOLS, id_of, is_executed_by_caller
 from runfold_projections.providers.recording import Blocks
+from runfold_projections.providers.token_counts import uncounted
 from runfold_projections.providers.values import get, others, plain
 from runfold_schemas.data import Data
 from runfold_schemas.whole_texts import whole
@@ -113,6 +114,8 @@ class ResponsesRecorder:
             self._error(error)
         if (usage := get(response, "usage")) is not None:
             self.blocks.usage(usage)
+            if more := uncounted(usage):
+                self.blocks.beside({"usage": more})
             self.blocks.usage({"output": get(response, "output")})
         status = self.blocks.word(get(response, "status"))
         reason = self.blocks.word(get(get(response, "incomplete_details"), "reason"))

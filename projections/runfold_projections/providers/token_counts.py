@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from runfold_projections.providers.values import camel_case
+from runfold_projections.providers.values import camel_case, others
 from runfold_schemas.data import SERVER_TOOLS_MAX
 from runfold_schemas.messages import Provider
 
@@ -253,6 +253,25 @@ _READERS: Final[Mapping[Provider, tuple[tuple[str, ...], Callable[[Any], Counts]
     ),
 }
 """For each provider: the members of its object of counts, and the function that reads them."""
+
+
+_COUNTED: Final = frozenset({*_READERS["openai-chat"][0], *_READERS["openai-responses"][0]})
+_COUNTED_DETAILS: Final = frozenset(
+    {"cached_tokens", "cache_write_tokens", "reasoning_tokens", "audio_tokens", "text_tokens"}
+)
+_DETAILS: Final = tuple(sorted(name for name in _COUNTED if name.endswith("_details")))
+
+
+def uncounted(usage: Any) -> dict[str, Any]:
+    """What a usage of Chat Completions or Responses has beside the counts that are read, for
+    example a router's `cost`, as decoded JSON. Zeros are left out: the SDKs send a zero for what is
+    not counted.
+    """
+    members = others(usage, _COUNTED)
+    for name in _DETAILS:
+        details = others(_member(usage, name) or _NOTHING, _COUNTED_DETAILS)
+        members[name] = {detail: count for detail, count in details.items() if count}
+    return {name: member for name, member in members.items() if member}
 
 
 def _member(value: Any, name: str) -> Any:

@@ -208,6 +208,33 @@ def test_what_stands_beside_the_message_is_kept_and_is_no_fault(streams: bool):
     assert kept == {name: value for name, value in members.items() if value}
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_what_a_usage_has_beside_its_counts_is_kept(streams: bool):
+    # OpenRouter's and OpenAI's members.
+    usage = {
+        "prompt_tokens": 10,
+        "completion_tokens": 20,
+        "total_tokens": 30,
+        "cost": 0.00014,
+        "is_byok": False,
+        "cost_details": {"upstream_inference_cost": None, "upstream_inference_prompt_cost": 0.0001},
+        "prompt_tokens_details": {"cached_tokens": 4, "audio_tokens": 0, "video_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": 7, "accepted_prediction_tokens": 5},
+    }
+    response: Any = completion({"content": "4"}, usage=usage)
+    if streams:
+        response = [*stream({"content": "4"}), {"id": "c-1", "choices": [], "usage": usage}]
+
+    assert beside(response) == {
+        "usage": {
+            "cost": 0.00014,
+            "cost_details": {"upstream_inference_cost": None, "upstream_inference_prompt_cost": 0.0001},
+            "prompt_tokens_details": {"video_tokens": 3},
+            "completion_tokens_details": {"accepted_prediction_tokens": 5},
+        }
+    }
+
+
 @pytest.mark.parametrize(
     ("members", "citation"),
     [

@@ -205,6 +205,24 @@ def test_what_stands_beside_the_output_is_kept():
     assert end.provider_data == {"openai-responses": beside}
 
 
+def test_what_a_usage_has_beside_its_counts_is_kept():
+    usage = {
+        "input_tokens": 10,
+        "input_tokens_details": {"cached_tokens": 4},
+        "output_tokens": 20,
+        "output_tokens_details": {"reasoning_tokens": 0, "tool_output_tokens": 6},
+        "total_tokens": 30,
+        "num_sources_used": 2,
+        "num_server_side_tools_used": 0,
+    }
+
+    *_, end = record(response(text(), usage=usage))
+
+    assert isinstance(end, ResponseRecorded)
+    kept = {"num_sources_used": 2, "output_tokens_details": {"tool_output_tokens": 6}}
+    assert end.provider_data == {"openai-responses": {"usage": kept}}
+
+
 STATUSES = ["in_progress", "searching", "interpreting", "generating", "calling", "incomplete"]
 
 
