@@ -18,11 +18,11 @@ from runfold_projections.providers.encoding import (
     EncodeOptions,
     Encoding,
     Limits,
-    UniqueNames,
     input_of,
     merge_adjacent,
     text_of,
 )
+from runfold_projections.providers.legal_names import UniqueNames
 from runfold_projections.providers.media_types import base_type, is_text
 from runfold_projections.providers.values import is_base64, is_blank
 from runfold_schemas.messages import (

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from runfold_projections.budget import Fitted
 from runfold_projections.providers.blobs import Blobs, inline, is_foreign, refers, target_maker
 from runfold_projections.providers.first_bytes import true_type
+from runfold_projections.providers.legal_names import UniqueNames, exact_id, is_exact, legal, numbered
 from runfold_projections.providers.media_types import MediaPartT, respelled
 from runfold_projections.providers.models import rules_of
 from runfold_projections.providers.server_tools import RefusedBlocks, refused_server_blocks
@@ -69,6 +70,8 @@ class Limits(NamedTuple):
     name_max: int
     ids_unique: bool
     """Whether an id is unique in a conversation (True) or in a message (False)."""
+    are_exact: bool = False
+    """Whether each id has exactly `id_max` letters and digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,9 @@ class Encoded:
     omitted: frozenset[tuple[int, int]] = frozenset()
     """The indexes of the message and the part of each part that was omitted whole."""
     restated: list[Fault] = field(default_factory=list)
-    """The instructions within the conversation that stand as the user's words, because the model
-    takes a system message only at the beginning.
+    """What stands in another form, because the model takes it in no other: instructions within the
+    conversation as the user's words, and words of the user behind an answer of the assistant that
+    the ledger does not have.
     """
     tool_names: dict[str, str] = field(default_factory=dict)
     tool_ids: dict[str, str] = field(default_factory=dict)
@@ -128,7 +132,7 @@ class Encoding:
         self._refused = RefusedBlocks({}, frozenset())
         # The calls of the last assistant message, by their id in the ledger.
         self._calls: dict[str, list[Call]] = {}
-        self._used_ids = UniqueNames(limits.id_max)
+        self._used_ids = self._new_ids()
         self._used_names = UniqueNames(limits.name_max)
         self._ids: dict[str, str] = {}
         self._names: dict[str, str] = {}
@@ -154,7 +158,7 @@ class Encoding:
                 self._next_request = self._needs_of(message)
                 self._calls = {}
                 if not self._limits.ids_unique:
-                    self._used_ids = UniqueNames(self._limits.id_max)
+                    self._used_ids = self._new_ids()
             is_within = message.role == "system" and has_begun
             yield self.restate(message) if is_within and not self.rules.instructions_within else message
             has_begun = has_begun or message.role != "system"
@@ -172,6 +176,11 @@ class Encoding:
             else:
                 parts.append(part)
         return message.model_copy(update={"role": "user", "parts": tuple(parts)})
+
+    def note_bridge(self) -> None:
+        """Lists that the assistant answers before the current message of the user."""
+        why = "the model answers results of tools before the user goes on, so an answer stands between"
+        self.restated.append(self._fault("assistant-after-results", why, part_index=0))
 
     def parts(self, message: Message) -> Iterator[Part]:
         """The message's parts, without the data that only another maker understands."""
@@ -274,9 +283,7 @@ class Encoding:
 
     def call(self, part: ToolUsePart) -> Call:
         """The call with an id and a name that the provider accepts."""
-        limits = self._limits
-        legal = _legal(part.id, limits.id_illegal, limits.id_max) or "call"
-        tool_id = self._used_ids.claim(legal)
+        tool_id = self._used_ids.claim(self._legal_id(part.id))
         self._ids[tool_id] = part.id
         call = Call(tool_id, self._name(part.name), part)
         self._calls.setdefault(part.id, []).append(call)
@@ -335,36 +342,23 @@ class Encoding:
             next_request=self._next_request,
         )
 
+    def _new_ids(self) -> UniqueNames:
+        limits = self._limits
+        return UniqueNames(limits.id_max, variant=exact_id if limits.are_exact else numbered)
+
+    def _legal_id(self, tool_id: str) -> str:
+        limits = self._limits
+        if limits.are_exact:
+            return tool_id if is_exact(tool_id, limits.id_max) else exact_id(tool_id, 1, limits.id_max)
+        return legal(tool_id, limits.id_illegal, limits.id_max) or "call"
+
     def _name(self, name: str) -> str:
         # Equal names stay equal, and different names stay different.
         if name not in self._names:
             limits = self._limits
-            legal = _legal(name, limits.name_illegal, limits.name_max) or "tool"
-            self._names[name] = self._used_names.claim(legal)
+            allowed = legal(name, limits.name_illegal, limits.name_max) or "tool"
+            self._names[name] = self._used_names.claim(allowed)
         return self._names[name]
-
-
-class UniqueNames:
-    """Names that must be unique. A name that is used already gets a number as suffix.
-
-    The last number of each name is kept, so that a conversation with equal ids is numbered in
-    linear time.
-    """
-
-    def __init__(self, length_max: int) -> None:
-        self._length_max = length_max
-        self._used: set[str] = set()
-        self._numbers: dict[str, int] = {}
-
-    def claim(self, name: str) -> str:
-        """`name`, or a variant of it that is not used yet. The result counts as used."""
-        variant = name
-        while variant in self._used:
-            number = self._numbers[name] = self._numbers.get(name, 1) + 1
-            suffix = f"-{number}"
-            variant = name[: self._length_max - len(suffix)] + suffix
-        self._used.add(variant)
-        return variant
 
 
 def merge_adjacent(
@@ -390,7 +384,3 @@ def input_of(part: ToolUsePart) -> Any:
 def text_of(content: Any) -> str:
     """A result's content as text: a string unchanged, anything else as JSON."""
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-
-
-def _legal(name: str, illegal: re.Pattern[str] | None, length_max: int) -> str:
-    return (illegal.sub("_", name) if illegal else name)[:length_max]

@@ -2,7 +2,7 @@
 (`models`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from runfold_projections.providers.models import ModelRules
@@ -71,15 +71,3 @@ def faults_of_thinking(sent: SentMessages, provider: Provider) -> list[Fault]:
         return []
     text = f"{provider}: with thinking on, the last turn with calls of tools starts with thinking"
     return [Fault(rule="thinking-first", text=text, message_index=turn[0][0])]
-
-
-def faults_after_results(sent: SentMessages, provider: Provider) -> Iterator[Fault]:
-    """The faults of words of the user right after results of tools."""
-    has_results = False
-    for index, message, parts in sent.parts:
-        results = [isinstance(part, ToolResultPart) for part in parts]
-        has_results = message.role != "assistant" and (has_results or any(results))
-        if has_results and not all(results):
-            text = f"{provider}: the model answers results of tools before the user goes on"
-            yield Fault(rule="assistant-after-results", text=text, message_index=index)
-            has_results = False

@@ -25,6 +25,8 @@ class ModelRules(NamedTuple):
     """Whether a system message may be within the conversation."""
     user_after_results: bool
     """Whether a message of the user may follow results of tools directly."""
+    short_ids: bool
+    """Whether ids of calls have exactly nine letters and digits."""
     thinking_first: bool
     """Whether the last message of the assistant starts with thinking, if thinking is on and the
     message calls tools.
@@ -40,6 +42,7 @@ _FORMATS: Final[Mapping[Provider, ModelRules]] = {
         trailing_space=False,
         instructions_within=False,
         user_after_results=True,
+        short_ids=False,
         thinking_first=True,
     ),
     # https://github.com/i-am-bee/beeai-framework/issues/753 (last turn)
@@ -49,6 +52,7 @@ _FORMATS: Final[Mapping[Provider, ModelRules]] = {
         trailing_space=False,
         instructions_within=False,
         user_after_results=True,
+        short_ids=False,
         thinking_first=True,
     ),
     # https://github.com/microsoft/semantic-kernel/pull/13288 and
@@ -59,6 +63,7 @@ _FORMATS: Final[Mapping[Provider, ModelRules]] = {
         trailing_space=True,
         instructions_within=False,
         user_after_results=True,
+        short_ids=False,
         thinking_first=False,
     ),
     "openai-chat": ModelRules(
@@ -66,6 +71,7 @@ _FORMATS: Final[Mapping[Provider, ModelRules]] = {
         trailing_space=True,
         instructions_within=True,
         user_after_results=True,
+        short_ids=False,
         thinking_first=False,
     ),
     "openai-responses": ModelRules(
@@ -73,6 +79,7 @@ _FORMATS: Final[Mapping[Provider, ModelRules]] = {
         trailing_space=True,
         instructions_within=True,
         user_after_results=True,
+        short_ids=False,
         thinking_first=False,
     ),
 }
@@ -115,12 +122,14 @@ _ROWS: Final[Sequence[_Row]] = (
     # https://github.com/huggingface/smolagents/issues/757 (last role)
     # https://github.com/swarmauri/swarmauri-sdk/issues/162 (system after assistant)
     # https://github.com/avante-corp/avante.nvim/pull/2695 (user after tool)
+    # https://github.com/anomalyco/opencode/issues/1680 (ids of calls)
     _row(
         "(?:mi|mini|magi|code|dev)stral|(?:mix|pix)tral",
         "openai-chat",
         continues=False,
         instructions_within=False,
         user_after_results=False,
+        short_ids=True,
     ),
     # https://github.com/vllm-project/vllm/issues/41114 and
     # https://github.com/QwenLM/Qwen3.8/issues/244: "System message must be at the beginning."

@@ -36,6 +36,7 @@ from typing import Any, Final
 from runfold_projections.providers.blobs import file_of
 from runfold_projections.providers.encoding import Encoded, EncodeOptions, Encoding, Limits, input_of, text_of
 from runfold_projections.providers.media_types import is_text
+from runfold_projections.providers.models import rules_of
 from runfold_projections.providers.openai_chat_recording import ChatRecorder, is_helper
 from runfold_projections.providers.values import get, mapping
 from runfold_schemas.messages import (
@@ -66,6 +67,12 @@ _LIMITS: Final = Limits(
     ids_unique=False,
 )
 
+# "Tool call id was ... but must be a-z, A-Z, 0-9, with a length of 9."
+_EXACT_IDS: Final = _LIMITS._replace(id_max=9, are_exact=True)
+
+_BRIDGE: Final[Mapping[str, Any]] = {"role": "assistant", "content": "OK."}
+"""What the assistant says between results and words of the user, for models that must answer."""
+
 _REASONING: Final = frozenset(
     {"reasoning", "reasoning_content", "reasoning_details", "thinking_blocks", "provider_specific_fields"}
 )
@@ -83,17 +90,27 @@ Fields = dict[str, Any]
 
 
 def encode(messages: Sequence[Message], options: EncodeOptions) -> Encoded:
-    encoding = Encoding("openai-chat", _LIMITS, options)
+    has_short_ids = rules_of("openai-chat", options.get("model")).short_ids
+    encoding = Encoding("openai-chat", _EXACT_IDS if has_short_ids else _LIMITS, options)
     body: list[Fields] = []
     for message in encoding.messages(messages):
-        match message.role:
-            case "assistant":
-                body += _assistant(encoding, message)
-            case "user":
-                body += _user(encoding, message)
-            case "system":
-                body += _system(encoding, message)
+        for fields in _messages(encoding, message):
+            follows_results = fields["role"] == "user" and bool(body) and body[-1]["role"] == "tool"
+            if follows_results and not encoding.rules.user_after_results:
+                encoding.note_bridge()
+                body.append({**_BRIDGE})
+            body.append(fields)
     return encoding.finish({"messages": body})
+
+
+def _messages(encoding: Encoding, message: Message) -> list[Fields]:
+    match message.role:
+        case "assistant":
+            return _assistant(encoding, message)
+        case "user":
+            return _user(encoding, message)
+        case "system":
+            return _system(encoding, message)
 
 
 def arguments_text(part: ToolUsePart) -> str:

@@ -6,7 +6,6 @@ from typing import Final, TypedDict, Unpack
 from runfold_projections.providers.blobs import Blobs
 from runfold_projections.providers.model_faults import (
     SentMessages,
-    faults_after_results,
     faults_of_end,
     faults_of_thinking,
 )
@@ -69,8 +68,6 @@ def validate(
         faults += faults_of_end(sent, provider, rules, broken_off=broken_off)
     if thinking_first and provider == "anthropic":
         faults += faults_of_thinking(sent, provider)
-    if not rules.user_after_results:
-        faults += faults_after_results(sent, provider)
     no_faults = _NO_FAULTS | ({"more-than-thinking"} if provider in _USER_FIRST else set())
     return faults + [fault for fault in request.dropped if fault.rule not in no_faults]
 

@@ -32,7 +32,7 @@ async def request(
     if encoded.fitted is not None:
         new_console(stderr=True).print(_describe(encoded.fitted), highlight=False)
     changes = [("left out", fault) for fault in encoded.dropped]
-    changes += [("said by the user", fault) for fault in encoded.restated]
+    changes += [("restated", fault) for fault in encoded.restated]
     for change, fault in changes:
         new_console(stderr=True).print(
             f"[yellow]{change}:[/] part {fault.part_index} of message {fault.message_index}:",

@@ -108,8 +108,9 @@ class _ProviderRequest(BaseModel):
     request: dict[str, Any] = Field(description="The body of the request. Add model, tools and limits.")
     dropped: list[Fault] = Field(description="The parts that were left out.")
     restated: list[Fault] = Field(
-        description="Instructions within the conversation that stand as the user's words, because the"
-        " model takes a system message only at the beginning."
+        description="What stands in another form, because the model takes it in no other: instructions"
+        " within the conversation as the user's words, and words of the user behind an answer of the"
+        " assistant that the ledger does not have."
     )
     tool_names: dict[str, str] = Field(
         description="Changed names of tools, with the ledger's own names. Translate the name of a call"

@@ -1,15 +1,21 @@
 """The rules in which models of one format differ."""
 
+import base64
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.media import png
 from tests.provider_types import check
 
-from runfold_projections.providers import encode, validate
+from runfold_projections.providers import Encoded, encode, validate
 from runfold_projections.providers.models import rules_of
 from runfold_schemas.messages import (
     PROVIDERS,
     AudioPart,
+    ImagePart,
     Message,
     OpaquePart,
     Provider,
@@ -193,13 +199,72 @@ def test_thinking_of_another_maker_starts_no_turn():
     assert broken == [(1, "thinking-first"), (1, "inexpressible")]
 
 
+MISTRAL = "devstral-small-latest"
+
+
 def test_mistral_answers_results_before_the_user_goes_on():
     messages = [ASKED, CALLED, ANSWER, ASKED]
 
-    assert rules_broken("openai-chat", *messages, model="devstral-small-latest") == [
-        (3, "assistant-after-results")
+    bridged = encode(messages, "openai-chat", model=MISTRAL)
+    plain = encode(messages, "openai-chat", model="gpt-6-sol")
+
+    assert roles(bridged) == ["user", "assistant", "tool", "assistant", "user"]
+    assert bridged.body["messages"][3] == {"role": "assistant", "content": "OK."}
+    assert [(each.rule, each.message_index) for each in bridged.restated] == [("assistant-after-results", 3)]
+    assert roles(plain) == ["user", "assistant", "tool", "user"]
+    assert plain.restated == []
+    assert rules_broken("openai-chat", *messages, model=MISTRAL) == []
+
+
+def test_images_of_results_and_instructions_wait_for_mistrals_answer_too():
+    image = ImagePart(media_type="image/png", data=base64.b64encode(png()).decode())
+    result = ToolResultPart(tool_use_id="c", content="At seven.", attachments=(image,))
+    within = Message(role="system", parts=[TextPart(text="Be brief.")])
+
+    pictured = encode([ASKED, CALLED, Message(role="user", parts=[result])], "openai-chat", model=MISTRAL)
+    told = encode([ASKED, CALLED, ANSWER, within], "openai-chat", model=MISTRAL)
+
+    assert roles(pictured) == roles(told) == ["user", "assistant", "tool", "assistant", "user"]
+
+
+def roles(encoded: Encoded) -> list[str]:
+    return [message["role"] for message in encoded.body["messages"]]
+
+
+def called(*ids: str) -> list[Message]:
+    return [
+        message
+        for tool_id in ids
+        for message in (
+            Message(role="assistant", parts=[ToolUsePart(id=tool_id, name="look", input={})]),
+            Message(role="user", parts=[ToolResultPart(tool_use_id=tool_id, content="ok")]),
+        )
     ]
-    assert rules_broken("openai-chat", *messages, model="gpt-6-sol") == []
+
+
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=6))
+def test_ids_for_mistral_have_nine_letters_and_digits(ids: list[str]):
+    encoded = encode([ASKED, *called(*ids)], "openai-chat", model=MISTRAL)
+
+    sent = [call["id"] for message in encoded.body["messages"] for call in message.get("tool_calls", [])]
+    answered = [message["tool_call_id"] for message in encoded.body["messages"] if message["role"] == "tool"]
+    assert sent == answered
+    assert all(re.fullmatch("[a-zA-Z0-9]{9}", tool_id) for tool_id in sent)
+    assert [encoded.tool_ids.get(tool_id, tool_id) for tool_id in sent] == ids
+
+
+def test_ids_for_mistral_stay_as_they_are_and_apart():
+    calls = [ToolUsePart(id=tool_id, name="look", input={}) for tool_id in ("Abc123xyZ", "call_1", "call_1")]
+
+    encoded = encode([ASKED, Message(role="assistant", parts=calls)], "openai-chat", model=MISTRAL)
+    longer = encode(
+        [ASKED, Message(role="assistant", parts=calls), *called("call_2")], "openai-chat", model=MISTRAL
+    )
+
+    ids = [call["id"] for call in encoded.body["messages"][1]["tool_calls"]]
+    assert ids[0] == "Abc123xyZ"
+    assert len(set(ids)) == 3
+    assert longer.body["messages"][1] == encoded.body["messages"][1]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -221,4 +286,4 @@ def test_mistral_answers_results_with_a_refused_attachment_too():
 
     rules = rules_broken("openai-chat", ASKED, CALLED, answer, ASKED, model="mistral-large-latest")
 
-    assert rules == [(3, "assistant-after-results"), (2, "inexpressible")]
+    assert rules == [(2, "inexpressible")]
