@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
+from tests.embedding_endpoint import build_app
 from tests.http_contents import SCOPE, TALK, Answers, agree, get, post, read, send, write
 from tests.previous_version import unpacked
 from tests.processes import environment, http_service, until
+from tests.querying import served as serving
 from tests.servers import OwnSettings
 
 from runfold.local import free_port
@@ -67,8 +69,16 @@ class Version:
 
 
 @pytest.fixture
-def settings(own_settings: OwnSettings) -> Settings:
-    return own_settings(session_timeout_seconds=6, retire_seconds=10, wait_timeout_seconds=25)
+async def settings(own_settings: OwnSettings) -> AsyncIterator[Settings]:
+    """The version before needs the packages of another local model, so both use an endpoint."""
+    async with serving(build_app()) as endpoint:
+        yield own_settings(
+            session_timeout_seconds=6,
+            retire_seconds=10,
+            wait_timeout_seconds=25,
+            embedding_url=f"{endpoint.base_url}/v1",
+            embedding_model="words",
+        )
 
 
 @pytest.fixture(scope="module")

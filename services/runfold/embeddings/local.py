@@ -27,16 +27,16 @@ _CHARACTERS_MAX: Final = 2_000
 a longer text would be lost.
 """
 
-_BATCH_MAX: Final = 32
-"""Larger batches are not faster, and let others wait for longer."""
-
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
 class LocalEmbedder:
     """Computes vectors in one thread of its own, so the event loop is not blocked. Concurrent calls
-    take turns batch by batch instead of doubling the memory.
+    take turns text by text.
+
+    Each text is computed alone. In a batch the last digits of a vector depend on the other texts,
+    and what is read after a rebuild would differ by them.
     """
 
     model: Final = "use-multilingual-v3"
@@ -59,18 +59,17 @@ class LocalEmbedder:
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """See `Embedder.embed`. The first 2,000 characters of a text count."""
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
-        for begin in range(0, len(texts), _BATCH_MAX):
-            batch = [embeddable(text)[:_CHARACTERS_MAX] for text in texts[begin : begin + _BATCH_MAX]]
-            vectors[begin : begin + len(batch)] = await self._in_thread(_encode, batch)
+        for row, text in enumerate(texts):
+            vectors[row] = await self._in_thread(_encode, embeddable(text)[:_CHARACTERS_MAX])
         return vectors
 
     async def _in_thread(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
 
-def _encode(batch: Sequence[str]) -> Vectors:
-    vectors = np.asarray(_encoder().encode(list(batch)), dtype=np.float32)
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
+def _encode(text: str) -> Vectors:
+    vector = np.asarray(_encoder().encode(text), dtype=np.float32)
+    return np.asarray(vector / np.linalg.norm(vector), dtype=np.float32)
 
 
 @cache
