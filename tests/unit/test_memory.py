@@ -29,6 +29,7 @@ from runfold_projections.memory import (
     memory_event,
 )
 from runfold_projections.state import forwards
+from runfold_schemas.codec import check_new, encode
 from runfold_schemas.errors import UndecodableError
 from runfold_schemas.events import AnyEvent, PlannerNote
 from runfold_schemas.memories import (
@@ -49,6 +50,8 @@ from runfold_schemas.memories import (
     bank_key,
     memory_key,
 )
+from runfold_schemas.outline import VALUES_MAX
+from runfold_schemas.topics import RECORD_BYTES_MAX
 
 KEY = memory_key("b", "m")
 SCOPE = {"user": "ann"}
@@ -440,17 +443,15 @@ def test_a_revision_is_never_older_than_the_one_before():
     assert not fold.refused
 
 
-def test_a_bank_that_cannot_be_stored_is_undecodable():
-    # Each customization takes two bytes, and 45 with the fields that it leaves out.
-    one = config([{}])
-    small, large = (
-        BankCreated(bank_id="b", config=one.model_copy(update={"customizations": one.customizations * count}))
-        for count in (100_000, 400_000)
-    )
+def test_the_largest_bank_fits_into_a_document_of_mongodb():
+    # A customization takes two bytes and two values, and 45 bytes with the fields that it leaves out.
+    bank = BankCreated(bank_id="b", config=config([{}] * (VALUES_MAX // 2 - 100)))
+    value = encode(event(bank))
+    check_new(value)
 
-    assert bank_event(record(event(small), key=b"bank:b"))[0] == "bank:b"
-    with pytest.raises(UndecodableError, match="bytes when stored"):
-        bank_event(record(event(large), key=b"bank:b"))
+    grown = len(bank.__pydantic_serializer__.to_json(bank)) - len(value)
+
+    assert RECORD_BYTES_MAX + grown < 15 * 1024 * 1024
 
 
 def config(customizations: list[dict[str, Any]]) -> BankConfig:
