@@ -444,7 +444,7 @@ def test_a_revision_is_never_older_than_the_one_before():
 
 
 def test_the_largest_bank_fits_into_a_document_of_mongodb():
-    # A customization takes two bytes and two values, and 45 bytes with the fields that it leaves out.
+    # A customization takes two bytes and two values, and 45 bytes with fields that it leaves out.
     bank = BankCreated(bank_id="b", config=config([{}] * (VALUES_MAX // 2 - 100)))
     value = encode(event(bank))
     check_new(value)
