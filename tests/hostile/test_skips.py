@@ -5,6 +5,7 @@ read over HTTP, the client, the commands, and a rebuild.
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE
@@ -14,14 +15,18 @@ import httpx
 import pytest
 from tests.faults import MARKED, faulty_projector, is_free, quarantined
 from tests.forking import runfold_process
-from tests.processes import Projections, environment, reaches, until
+from tests.processes import Projections, environment, projections, reaches, until
 from tests.querying import ready_api, sent_events
 
 from runfold import Memory, QuarantinedError, Run, Runfold, UndecidedError, UserMessage
 from runfold.local import Service
+from runfold.projector.rebuild import _catching_up
+from runfold.projector.rebuild_losses import RebuildLosses
 from runfold.remote.memories import HttpMemories
 from runfold.remote.sessions import HttpSessions
 from runfold.settings import Settings
+from runfold.store.edition import Edition
+from runfold.store.editions import new_edition
 from runfold_projections.admission import SKIPPED
 from runfold_schemas.memories import memory_key
 from runfold_schemas.sessions import session_key
@@ -59,7 +64,8 @@ async def command(settings: Settings, *arguments: str) -> str:
     )
     async with asyncio.timeout(END_SECONDS):
         output, errors = await process.communicate()
-    assert process.returncode == 0, (arguments, output, errors)
+    # A text, which pytest shows in full.
+    assert process.returncode == 0, f"{arguments}: {output.decode()}{errors.decode()}"
     return output.decode()
 
 
@@ -205,6 +211,23 @@ async def test_everybody_agrees_on_skipped_changes_of_sessions_and_memories(
     await command(settings, "rebuild")
 
     assert "0 differences" in await command(settings, "verify")
+
+
+async def test_a_rebuild_waits_for_keys_that_are_folded_anew(settings: Settings):
+    async with projections(settings) as stored:
+        new = Edition.of(stored.database, new_edition())
+        await stored.editions.begin(old=stored.edition, new=new.name)
+        await new.quarantine.request("record:t-0:7", "refold", owner=0, is_kept=True)
+        catching_up = _catching_up(stored.editions, RebuildLosses([], []), old=stored.stores, new=new)
+        async with aclosing(catching_up):
+            looks = [await anext(catching_up) for _ in range(3)]
+            await new.quarantine.begin("record:t-0:7")
+            looks.append(await anext(catching_up))
+
+            await new.quarantine.forget(["record:t-0:7"])
+
+            looks += [progress async for progress in catching_up]
+    assert {(look.done, look.total) for look in looks} == {(0, 0)}
 
 
 async def until_noticed(read: Any) -> None:

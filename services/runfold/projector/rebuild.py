@@ -256,7 +256,9 @@ async def _catching_up(
         reached |= {run_id: targets[run_id] for run_id in aside if run_id in targets}
         done = sum(min(offset, reached.get(key, 0)) for key, offset in targets.items())
         yield RebuildProgress(done, sum(targets.values()), tuple(sorted(aside)))
-        if all(key in reached and reached[key] >= offset for key, offset in targets.items()):
+        is_reached = all(key in reached and reached[key] >= offset for key, offset in targets.items())
+        # A key whose record is skipped after it was folded is in quarantine until it is folded anew.
+        if is_reached and not await new.quarantine.has_kept_requests():
             return
         await asyncio.sleep(_LOOK_SECONDS)
 

@@ -201,6 +201,11 @@ class QuarantineStore:
             cursor = self._requests.find({"owner": {"$in": sorted(owners)}}, {"action": 1})
             return {document["_id"]: document["action"] async for document in cursor}
 
+    async def has_kept_requests(self) -> bool:
+        """Whether the outcome of a request that is kept is to come."""
+        with mongo_errors():
+            return await self._requests.find_one({"is_kept": True}, {"_id": 1}) is not None
+
     async def begin(self, entry_id: str) -> Request | None:
         """The request, if there is one. It is forgotten now, unless it is kept: its work may kill
         the process, and the next process must not repeat this for ever.
