@@ -257,7 +257,7 @@ async def _catching_up(
         done = sum(min(offset, reached.get(key, 0)) for key, offset in targets.items())
         yield RebuildProgress(done, sum(targets.values()), tuple(sorted(aside)))
         is_reached = all(key in reached and reached[key] >= offset for key, offset in targets.items())
-        # A key whose record is skipped after it was folded is in quarantine until it is folded anew.
+        # A key whose record is skipped after it was folded is in quarantine till it is folded anew.
         if is_reached and not await new.quarantine.has_kept_requests():
             return
         await asyncio.sleep(_LOOK_SECONDS)
