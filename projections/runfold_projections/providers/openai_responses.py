@@ -67,6 +67,10 @@ _LIMITS: Final = Limits(
     ids_unique=True,
 )
 
+# "Invalid 'input[2].id': string too long. Expected a string with maximum length 64", and "Expected
+# an ID that contains letters, numbers, underscores, or dashes". Some routers make longer ones.
+_ITEM_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
 _ENDINGS: Final[Mapping[str, str]] = {
     "application/pdf": ".pdf",
     "application/json": ".json",
@@ -156,7 +160,7 @@ class _Items:
                 group = self._text(part, group)
                 continue
             if _is_piece(part):
-                group = self._piece(part.content, group)
+                group = self._piece(_sendable(part.content), group)
                 continue
             group = None
             match part:
@@ -165,7 +169,7 @@ class _Items:
                 case ThinkingPart() if "item" in self._encoding.provider_data(part):
                     self._reasoning(part, message, at)
                 case OpaquePart(provider="openai-responses", content=dict(item)):
-                    self.list.append(item)
+                    self.list.append(_sendable(item))
                 case _:
                     self._encoding.refuse(f"a {part.type} of the assistant from another provider")
         self.end_of_response = len(self.list)
@@ -217,7 +221,8 @@ class _Items:
             self._lacks_reasoning = True
             self._encoding.leave_out("reasoning that the server did not store", rule="not-stored")
         else:
-            self.list.append({"type": "reasoning", "summary": [], **item})
+            # "Unknown parameter: 'input[3].status'" (1jehuang/jcode issue 1028).
+            self.list.append({"type": "reasoning", "summary": [], **_without(item, "status")})
 
     def _can_be_found(self, part: ThinkingPart, item: Fields, following: Part) -> bool:
         """Whether the server can use the reasoning. An item without content is only a reference to
@@ -335,7 +340,7 @@ class _Items:
             self.list.append({"role": role, "content": content})
 
     def _item(self, part: Part) -> Fields:
-        return dict(mapping(self._encoding.provider_data(part).get("item")))
+        return _sendable(mapping(self._encoding.provider_data(part).get("item")))
 
     def _is_new(self, item: Mapping[str, Any]) -> bool:
         """Whether the item goes with its id. A request may have each id once, and the API looks for
@@ -363,7 +368,14 @@ def _is_piece(part: Part) -> TypeGuard[OpaquePart]:
     return get(content, "type") == "message" and isinstance(get(content, "content"), list)
 
 
-def _without(item: Fields, *names: str) -> Fields:
+def _sendable(item: Mapping[str, Any]) -> Fields:
+    """The item without an id that the API refuses."""
+    item_id = item.get("id")
+    is_refused = isinstance(item_id, str) and not _ITEM_ID.fullmatch(item_id)
+    return _without(item, "id") if is_refused else {**item}
+
+
+def _without(item: Mapping[str, Any], *names: str) -> Fields:
     return {name: member for name, member in item.items() if name not in names}
 
 

@@ -122,6 +122,52 @@ def test_an_id_that_an_item_has_already_is_not_said_again():
     assert [item.get("id") for item in said] == ["rs_1", "msg_1", "fc_1", None, None]
 
 
+LONG_ID = "rs_" + "x" * 62
+
+
+@pytest.mark.parametrize("item_id", [LONG_ID, "fc_HIRrd+iG/UNo=="])
+def test_an_id_that_the_api_refuses_is_not_sent(item_id: str):
+    search = {"type": "web_search_call", "id": item_id, "status": "completed"}
+    piece = {"type": "message", "id": item_id, "role": "assistant", "content": [{"type": "output_text"}]}
+
+    said = items(
+        message(
+            "assistant",
+            reasoning(item_id),
+            TextPart(text="Hi", **own(item={"id": item_id})),
+            call(item={"id": item_id, "status": "completed"}),
+            OpaquePart(provider="openai-responses", content=search),
+            OpaquePart(provider="openai-responses", content=piece),
+        ),
+        message("user", result()),
+    )
+
+    assert ["id" in item for item in said] == [False] * 6
+    assert said[:3] == [
+        {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+        {"role": "assistant", "content": "Hi"},
+        {
+            "type": "function_call",
+            "status": "completed",
+            "call_id": "call_1",
+            "name": "look",
+            "arguments": "{}",
+        },
+    ]
+
+
+def test_an_id_of_64_characters_is_sent():
+    assert items(message("assistant", reasoning(LONG_ID[:-1]), "Hi"))[0]["id"] == LONG_ID[:-1]
+
+
+def test_reasoning_goes_back_without_its_status():
+    item = {"id": "rs_1", "encrypted_content": "x", "status": "completed"}
+
+    [said, _] = items(message("assistant", ThinkingPart(text="hm", **own(item=item)), "Hi"))
+
+    assert said == {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
+
+
 def test_reasoning_that_nothing_followed_is_left_out_and_listed():
     encoded = encode(message("user", "Hi"), message("assistant", reasoning()), message("user", "Go on"))
 
