@@ -55,7 +55,13 @@ async def check_memories_rebuild(settings: Settings) -> None:
         await editions.drop_all()
         async with projected(settings) as stored:
             assert await differences(settings, stored.stores) == []
-            assert await patiently(lambda: everything_remembered(settings, memories, lasting_until)) == before
+            after = await patiently(lambda: everything_remembered(settings, memories, lasting_until))
+        differing = {
+            name: (before.get(name), after.get(name))
+            for name in before | after
+            if before.get(name) != after.get(name)
+        }
+        assert differing == {}, f"{differing}"
 
 
 async def differences(settings: Settings, stores: Edition) -> list[SharedDifference]:

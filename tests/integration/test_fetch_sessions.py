@@ -38,7 +38,7 @@ from tests.tails import (
 from runfold.log import hot_and_cold
 from runfold.log.fetch_session import Answer, FetchSession
 from runfold.log.hot_and_cold import Pace
-from runfold.log.leaders import Leaders
+from runfold.log.leaders import Leaders, OffsetSearch
 from runfold.log.settings import LogSettings
 from runfold.log.tail import Tail
 from runfold_schemas.topics import Partition
@@ -398,10 +398,10 @@ async def test_a_topic_that_is_made_anew_and_grows_at_once_is_read_from_its_begi
     await appender.append(at, 3)
     look, grown, written = Leaders.look, 6, list[int]()
 
-    async def late(leaders: Leaders, places: Collection[Partition], where: int) -> dict[Partition, int]:
+    async def late(leaders: Leaders, places: Collection[Partition], *asked: int, **how: bool) -> OffsetSearch:
         if len(written) < grown:
             written.extend(await appender.append(at, grown - len(written)))
-        return await look(leaders, places, where)
+        return await look(leaders, places, *asked, **how)
 
     async with TailReader.connect(brokers.kafka) as reader:
         reader.follow(at)

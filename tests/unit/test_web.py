@@ -12,6 +12,7 @@ from runfold.http.app import new_app
 from runfold.http.authentication import Proof
 from runfold.http.principal import local_principal
 from runfold.telemetry import outages
+from runfold.telemetry.outages import Outages
 from runfold_schemas.errors import UnauthenticatedError, UnavailableError
 
 
@@ -38,23 +39,33 @@ async def test_a_service_that_works_says_what_does_not():
     assert answer.json() == {"status": "degraded", "reasons": ["1 run is in quarantine"]}
 
 
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Outages:
+    """What the services here see of servers. Connections of other tests in this process go on
+    beside.
+    """
+    own = Outages()
+    monkeypatch.setattr(outages, "states", own.states)
+    return own
+
+
 @pytest.mark.parametrize("works", [True, False])
-async def test_health_names_the_server_that_is_away_since_when_and_why(works: bool):
+async def test_health_names_the_server_that_is_away_since_when_and_why(works: bool, servers: Outages):
     async def check() -> None:
         if not works:
             raise UnavailableError("Kafka", reason="refused")
 
-    outages.answered("MongoDB at m:27017")
-    outages.answered("MongoDB's primary")
-    outages.failed("Kafka at k:9092", "Connect call failed")
+    servers.answered("MongoDB at m:27017")
+    servers.answered("MongoDB's primary")
+    servers.failed("Kafka at k:9092", "Connect call failed")
     transport = httpx.ASGITransport(new_app("any", ready=check))
     async with httpx.AsyncClient(transport=transport, base_url="http://any") as client:
         away = await client.get("/health/ready")
         metrics = (await client.get("/metrics")).text
-        outages.failed("MongoDB at m:27017", "timed out")
+        servers.failed("MongoDB at m:27017", "timed out")
         without_mongodb = (await client.get("/metrics")).text
-        outages.answered("MongoDB at m:27017")
-        outages.answered("Kafka at k:9092")
+        servers.answered("MongoDB at m:27017")
+        servers.answered("Kafka at k:9092")
         back = await client.get("/health/ready")
 
     [server] = away.json()["servers"]
@@ -78,11 +89,13 @@ async def test_health_names_the_server_that_is_away_since_when_and_why(works: bo
         ("limited", False),
     ],
 )
-async def test_only_the_operator_learns_what_does_not_work(credential: str | None, tells: bool):
+async def test_only_the_operator_learns_what_does_not_work(
+    credential: str | None, tells: bool, servers: Outages
+):
     async def degraded() -> list[str]:
         return ["tenant acme: in quarantine: run:order-4711", "another"]
 
-    outages.failed("Kafka at k:9092", "refused")
+    servers.failed("Kafka at k:9092", "refused")
     operator = local_principal("own")
     principals = {
         "operator": operator,
