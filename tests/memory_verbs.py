@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tests.processes import DEADLINE_SECONDS
 from tests.querying import projected, ready_api
-from tests.session_verbs import patiently
+from tests.session_verbs import patiently, settled
 
 from runfold import Memory, Runfold
 from runfold.client.memories import Memories
@@ -55,7 +55,7 @@ async def check_memories_rebuild(settings: Settings) -> None:
         await editions.drop_all()
         async with projected(settings) as stored:
             assert await differences(settings, stored.stores) == []
-            after = await patiently(lambda: everything_remembered(settings, memories, lasting_until))
+            after = await settled(lambda: everything_remembered(settings, memories, lasting_until), before)
         differing = {
             name: (before.get(name), after.get(name))
             for name in before | after

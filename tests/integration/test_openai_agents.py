@@ -18,7 +18,7 @@ from agents.memory.session_settings import SessionSettings
 from tests.agents_sdk import ScriptedModel, SessionOpening, answers, asked, calls, texts, user
 from tests.processes import environment
 from tests.querying import ready_api
-from tests.session_verbs import Projector, patiently
+from tests.session_verbs import Projector, settled
 
 from runfold import EventAmended, InvalidEventError, Run, Runfold, openai_agents
 from runfold.openai_agents import RunfoldSession
@@ -365,7 +365,7 @@ async def test_everything_reads_the_same_after_a_rebuild_from_the_logs(
     await projector.rebuild()
 
     assert len(before["rebuilt"][0]) == 2
-    assert await patiently(lambda: everything(url)) == before
+    assert await settled(lambda: everything(url), before) == before
     assert await projector.differences() == []
 
 

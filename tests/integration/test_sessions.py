@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.processes import until
-from tests.session_verbs import NOON, comparable, everything, noted, opened, patiently, said
+from tests.session_verbs import NOON, comparable, everything, noted, opened, said, settled
 
 from runfold import (
     AssistantMessage,
@@ -444,7 +444,7 @@ async def test_everything_is_the_same_after_a_rebuild_from_the_logs(settings, ap
 
         assert await projector.differences() == []
         for sessions in (stored, over_http):
-            assert await patiently(partial(everything, sessions)) == before
+            assert await settled(partial(everything, sessions), before) == before
 
 
 async def is_gone(sessions: SessionVerbs, session_id: str) -> bool:
