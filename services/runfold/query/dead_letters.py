@@ -235,7 +235,7 @@ class DeadLetters:
         """The record that could not be decoded. None if it is gone with its log."""
         if _BYTES not in _own_headers(letter):
             return letter
-        # Who writes to the topic of dead letters shows no topic of others by that.
+        # Any program may write to the topic of dead letters. It shows no topic of others by that.
         if entry.run_id is None and entry.topic not in self._settings.topics.shared:
             return None
         reading = read(
