@@ -72,10 +72,11 @@ gate: ## what continuous integration runs, on a clean clone of HEAD in build/gat
 	cd build/gate && env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS .ci/run
 
 # Ten times as many kills and fuzzed requests as `make test` makes, or as many as ROUNDS says. Each call draws a seed
-# of its own.
+# of its own, and runs all tests in a random order first.
 soak: export RUNFOLD_TEST_SEED ?= random
 soak: ROUNDS ?= 10
 soak: $(VENV)/.installed ## hundreds of kills and hostile inputs, in about an hour; ROUNDS=10
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --shuffle
 	RUNFOLD_TEST_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=0 tests/integration/test_*kills.py tests/integration/test_reopening_races.py tests/hostile/test_stalls.py tests/hostile tests/security/test_tenants.py
 
 pictures: $(VENV)/.installed ## those of README.md, of the console with the conversations of the tests; needs a Chromium

@@ -22,7 +22,7 @@ from runfold.telemetry import outages
 
 from . import conversations
 from .leftovers import OwnFolder
-from .seeds import VARIABLE, is_random, random_of, session_seed
+from .seeds import VARIABLE, is_random, random_of, session_seed, shuffled
 from .servers import OwnSettings, Servers, servers, source
 
 _FILE = pytest.StashKey[Path]()
@@ -45,6 +45,17 @@ hypothesis.settings.register_profile(
     ],
 )
 hypothesis.settings.load_profile("runfold")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", action="store_true", help="files, and the tests of each, in a random order")
+
+
+# Before pytest puts tests together that share a fixture with parameters.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("shuffle"):
+        items[:] = shuffled(items, session_seed())
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,7 +7,10 @@ A seed repeats the choices of a test. It cannot repeat how processes and threads
 
 import os
 import random
+from collections.abc import Iterable
 from functools import cache
+from itertools import groupby
+from operator import attrgetter
 
 import pytest
 
@@ -26,6 +29,16 @@ def session_seed() -> int:
 def random_of(test: pytest.Item) -> random.Random:
     """The random numbers of one test, which are the same whatever other tests the session runs."""
     return random.Random(f"{session_seed()} {test.nodeid}")
+
+
+def shuffled(tests: Iterable[pytest.Item], seed: int) -> list[pytest.Item]:
+    """Files in a random order, and the tests of each file, which stay together."""
+    chance = random.Random(seed)
+    files = [list(group) for _, group in groupby(tests, key=attrgetter("path"))]
+    chance.shuffle(files)
+    for file in files:
+        chance.shuffle(file)
+    return [test for file in files for test in file]
 
 
 def is_random(test: pytest.Item) -> bool:

@@ -106,7 +106,7 @@ async def test_the_parts_of_a_page_lie_where_they_did(open_page: OpenPage, shown
 
     # The last parts of a page may come after those that were waited for.
     with suppress(AssertionError):
-        await until(is_complete, seconds=20, what="the layout")
+        await until(is_complete, seconds=60, what="the layout")
     seen = await picture(page)
     assert share_of_differences(expected, seen) <= DIFFERENT_MAX, f"{name} looks like\n{seen}"
 

@@ -113,7 +113,7 @@ async def test_new_topics_of_one_broker_are_written_to_while_the_other_hangs(
         await asyncio.gather(*(brokers.create(topic, leaders=[1]) for topic in topics))
         os.killpg(pid, signal.SIGSTOP)
         stack.callback(os.killpg, pid, signal.SIGCONT)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await asyncio.gather(*map(_append, publishers, topics))
     await brokers.are_up()  # or the next test finds too few for its replicas
 

@@ -97,7 +97,7 @@ async def test_a_record_without_a_value_removes_and_a_broken_one_changes_nothing
         await append(publisher, topic, b"\xff", b"3")
         offset = await append(publisher, topic, b"three", b"3")
 
-        await followed.wait_for(offset, timeout_seconds=30)
+        await followed.wait_for(offset, timeout_seconds=60)
 
         assert followed.state == {"two": 2, "three": 3}
 

@@ -391,11 +391,11 @@ def test_the_end_of_a_program_waits_for_connections_up_to_its_deadline(monkeypat
 
     loop = BackgroundLoop()
     loop.post(lambda: loop.hold(connect))
-    assert opened.wait(10)
+    assert opened.wait(60)
     loop.stop()
 
     assert not closed.is_set()
-    assert closed.wait(10)
+    assert closed.wait(60)
 
 
 AT_THE_END = """
