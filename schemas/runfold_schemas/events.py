@@ -15,6 +15,7 @@ from runfold_schemas.data import (
     Data,
     Items,
     LaterBlobDigests,
+    LaterFlag,
     LaterMessageId,
     LaterObject,
 )
@@ -167,6 +168,10 @@ class ResponseRecorded(Data):
     model: str | None = None
     stop_reason: str | None = None
     """The reason in the provider's own word."""
+    refused: LaterFlag = None
+    """True if the model, or a filter of its provider, refused to answer or to go on. None
+    otherwise.
+    """
     finished: bool = True
     """False if the response broke off. The log then has the part that arrived."""
     faults: Items[str] = ()

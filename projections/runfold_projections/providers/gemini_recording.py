@@ -89,6 +89,7 @@ class GeminiRecorder:
         feedback = _get(chunk, "prompt_feedback")
         blocked = None if feedback is None else _get(feedback, "block_reason")
         if blocked:
+            blocks.refuse(None)
             blocks.fault(f"the prompt was blocked: {_word(blocked) or 'no reason given'}")
         if not _ORDINARY.issuperset(_names(chunk)):
             self._keep(chunk, _BESIDE)

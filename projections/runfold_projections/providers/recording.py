@@ -13,8 +13,10 @@ from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any, Final, Literal, Protocol
 
+from runfold_projections.providers.beside import plain_members
+from runfold_projections.providers.refusals import is_refusal
 from runfold_projections.providers.token_counts import UsageReader
-from runfold_projections.providers.values import is_deep, plain
+from runfold_projections.providers.values import is_deep
 from runfold_schemas.data import MESSAGE_ID_LENGTH_MAX, Data
 from runfold_schemas.events import (
     AssistantMessage,
@@ -28,11 +30,6 @@ from runfold_schemas.usage import TokenUsage
 from runfold_schemas.whole_texts import whole, whole_value
 
 _FAULTS_MAX: Final = 100
-
-_BESIDE_BYTES_MAX: Final = 1024 * 1024
-"""The size of a member beside the content as JSON. The log probabilities of a long text may have
-more than an event holds.
-"""
 
 
 class Recorder(Protocol):
@@ -110,6 +107,7 @@ class Blocks:
         self._count = 0
         self._tool_ids: set[str] = set()
         self._tokens = UsageReader(provider)
+        self._has_refused = False
         self._beside: dict[str, Any] = {}
         self._next_request: dict[str, Any] = {}
 
@@ -134,7 +132,8 @@ class Blocks:
         block.data.update(data)
 
     def refuse(self, key: Any) -> None:
-        """Marks the open text `key` as a refusal."""
+        """Marks the open text `key` as a refusal, and the response as refused."""
+        self._has_refused = True
         if block := self._open.get(key):
             block.refusal = True
 
@@ -292,10 +291,11 @@ class Blocks:
         else:
             self._complete += self._broken_off()
         events = [*self.take(), *self._token_usage()]
-        beside = self._plain_beside()
+        beside = plain_members(self._beside, self.fault)
         members: dict[str, Any] = {
             "model": self.model,
             "stop_reason": self.stop_reason,
+            "refused": self._has_refused or is_refusal(self.provider, self.stop_reason),
             "faults": tuple(self.faults),
             "response_id": self.response_id,
             "provider_data": beside and {self.provider: beside},
@@ -316,22 +316,6 @@ class Blocks:
             named = {"model": whole(model)} if isinstance(model, str) and model else {}
             events.append(TokenUsage.model_validate({**call, **named}))
         return events
-
-    def _plain_beside(self) -> dict[str, Any]:
-        """What stands beside the content, without members that make the event too large."""
-        beside: dict[str, Any] = {}
-        for name, value in self._beside.items():
-            try:
-                member = plain(value)
-                size = len(json.dumps(member))
-            except Exception as error:  # noqa: BLE001  # objects of the caller may raise anything
-                self.fault(f"{name} could not be read: {type(error).__name__}")
-                continue
-            if size > _BESIDE_BYTES_MAX:
-                self.fault(f"{name} has more than {_BESIDE_BYTES_MAX} bytes and is not kept")
-            else:
-                beside[whole(str(name))] = member
-        return beside
 
     def _block(self, key: Any, kind: Literal["text", "thinking", "call", "other"]) -> _Block:
         block = self._open.get(key)

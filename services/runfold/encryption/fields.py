@@ -128,6 +128,7 @@ DATA: Final[Mapping[str, Mapping[str, Form]]] = {
     "response_recorded": {
         "model": _C,
         "stop_reason": _C,
+        "refused": _C,
         "finished": _C,
         "faults": _S,
         "response_id": _C,

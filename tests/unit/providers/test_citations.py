@@ -6,7 +6,8 @@ import pytest
 from tests.openai_ledgers import ledger_of
 
 from runfold_projections.providers import encode, recorder
-from runfold_schemas.events import AssistantMessage
+from runfold_schemas.data import Data
+from runfold_schemas.events import AssistantMessage, ResponseRecorded
 from runfold_schemas.messages import Citation, Message, Provider, TextPart
 
 PAGE = {"url": "https://a.example/", "title": "A", "start_index": 3, "end_index": 7}
@@ -37,11 +38,15 @@ def text_part(provider: Provider, response: Any) -> TextPart:
 
 
 def ledger(provider: Provider, response: Any) -> list[Message]:
+    return ledger_of(recorded(provider, response), provider)
+
+
+def recorded(provider: Provider, response: Any) -> list[Data]:
     recording = recorder(provider)
     if not isinstance(response, list):
-        return ledger_of(recording.response(response), provider)
+        return [*recording.response(response)]
     events = [data for chunk in response for data in (*recording.feed(chunk), *recording.blocks.partial())]
-    return ledger_of([*events, *recording.blocks.end()], provider)
+    return [*events, *recording.blocks.end()]
 
 
 @pytest.mark.parametrize(
@@ -127,6 +132,59 @@ def test_a_refusal_is_marked_and_is_text_for_other_providers(provider: Provider,
     assert (part.text, part.refusal) == ("I must not.", True)
     message = Message(role="assistant", parts=[part])
     assert encode([message], "gemini").body["contents"][0]["parts"] == [{"text": "I must not."}]
+
+
+def anthropic(stop_reason: str) -> dict[str, Any]:
+    said = [{"type": "text", "text": "First,"}]
+    return {"id": "1", "type": "message", "role": "assistant", "content": said, "stop_reason": stop_reason}
+
+
+def bedrock(stop_reason: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": [{"text": "First,"}]}
+    return {"output": {"message": message}, "stopReason": stop_reason}
+
+
+def gemini(finish_reason: str) -> dict[str, Any]:
+    return {"candidates": [{"content": {"parts": [{"text": "First,"}]}, "finishReason": finish_reason}]}
+
+
+def incomplete(reason: str) -> dict[str, Any]:
+    return {"status": "incomplete", "incomplete_details": {"reason": reason}, "output": []}
+
+
+BLOCKED: dict[str, Any] = {"promptFeedback": {"blockReason": "SAFETY"}}
+FILTERED: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "content_filter"}]}
+
+
+@pytest.mark.parametrize(
+    ("provider", "response", "is_refused"),
+    [
+        ("anthropic", anthropic("refusal"), True),
+        ("anthropic", anthropic("end_turn"), None),
+        ("bedrock", bedrock("guardrail_intervened"), True),
+        ("bedrock", bedrock("content_filtered"), True),
+        ("bedrock", bedrock("max_tokens"), None),
+        ("gemini", gemini("SAFETY"), True),
+        ("gemini", gemini("PROHIBITED_CONTENT"), True),
+        ("gemini", gemini("MAX_TOKENS"), None),
+        ("gemini", BLOCKED, True),
+        ("gemini", [BLOCKED], True),
+        ("openai-chat", chat(refusal="I must not."), True),
+        ("openai-chat", chat_stream(refusal="I must not."), True),
+        ("openai-chat", [FILTERED], True),
+        ("openai-chat", chat(content="Yes."), None),
+        ("openai-responses", responses({"type": "refusal", "refusal": "I must not."}), True),
+        ("openai-responses", incomplete("content_filter"), True),
+        ("openai-responses", incomplete("max_output_tokens"), None),
+    ],
+)
+def test_the_end_says_whether_the_response_was_refused(
+    provider: Provider, response: Any, is_refused: bool | None
+):
+    (end,) = (data for data in recorded(provider, response) if isinstance(data, ResponseRecorded))
+
+    assert end.refused is is_refused
+    assert end.model_dump(exclude_unset=True).get("refused") is is_refused
 
 
 def test_what_nobody_marked_is_written_as_before():
