@@ -76,7 +76,7 @@ def encode(messages: Sequence[Message], options: EncodeOptions) -> Encoded:
         elif blocks and not encoding.leaves_thinking_alone(message):
             conversation.append({"role": message.role, "content": blocks})
     if encoding.marks > MARKS_MAX:
-        newest_marks(system, conversation)
+        newest_marks(system, conversation, kept=MARKS_MAX - encoding.foreign_marks)
     return encoding.finish({**({"system": system} if system else {}), "messages": conversation})
 
 

@@ -8,11 +8,11 @@ _Block = dict[str, Any]
 MARKS_MAX: Final = 4
 
 
-def newest_marks(system: list[_Block], conversation: list[_Block]) -> None:
-    """Removes the oldest marks from the conversation, because the API takes four in a request. A
-    ledger only grows, so an agent that marks each of its messages has more.
+def newest_marks(system: list[_Block], conversation: list[_Block], *, kept: int) -> None:
+    """Keeps this number of marks: the last ones of the instructions, then the newest of the
+    conversation. A ledger only grows, so an agent that marks each of its messages has more.
     """
-    kept = MARKS_MAX - sum("cache_control" in block for block in system)
+    kept = _limit_marks(system, kept)
     for message in reversed(conversation):
         kept = _limit_marks(message["content"], kept)
 

@@ -137,7 +137,7 @@ class _Converse:
         body: dict[str, Any] = {"system": system} if system else {}
         body["messages"] = [{"role": role, "content": blocks} for role, blocks in merge_adjacent(turns)]
         if self._encoding.marks:
-            settle_points(system, body["messages"])
+            settle_points(system, body["messages"], elsewhere=self._encoding.foreign_marks)
         return self._encoding.finish(body)
 
     def _blocks(self, message: Message) -> list[_Block]:

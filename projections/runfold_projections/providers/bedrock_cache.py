@@ -15,18 +15,25 @@ def cache_points(data: Mapping[str, Any]) -> list[_Block]:
     return [{"cachePoint": point}] if isinstance(point, dict) else []
 
 
-def settle_points(system: list[_Block], messages: list[_Block]) -> None:
-    """Puts the points of a request where Converse takes them. The newest four remain: a ledger only
+def settle_points(system: list[_Block], messages: list[_Block], *, elsewhere: int) -> None:
+    """Puts the points of a request where Converse takes them. Of the four that there may be, less
+    those `elsewhere`, the last ones of the instructions and then the newest remain: a ledger only
     grows, so an agent that marks each of its messages has more.
     """
-    kept = _POINTS_MAX - sum("cachePoint" in block for block in system)
+    kept = _limit_points(system, _POINTS_MAX - elsewhere)
     for message in reversed(messages):
-        blocks = message["content"] = _behind_results(message["content"])
-        for index in reversed(range(len(blocks))):
-            if "cachePoint" in blocks[index]:
-                if kept <= 0:
-                    del blocks[index]
-                kept -= 1
+        message["content"] = _behind_results(message["content"])
+        kept = _limit_points(message["content"], kept)
+
+
+def _limit_points(blocks: list[_Block], kept: int) -> int:
+    """Keeps the last points of these blocks. Returns how many more the request may have."""
+    for index in reversed(range(len(blocks))):
+        if "cachePoint" in blocks[index]:
+            if kept <= 0:
+                del blocks[index]
+            kept -= 1
+    return kept
 
 
 def _behind_results(blocks: list[_Block]) -> list[_Block]:

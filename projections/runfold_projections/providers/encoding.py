@@ -54,6 +54,10 @@ class EncodeOptions(TypedDict, total=False):
     """The name of the model that gets the request, if its rules differ from those of others."""
     with_thinking: bool
     """Whether the request holds the thinking of earlier responses. By default True."""
+    cache_marks: int
+    """How many marks of the prompt cache the caller sets beside the messages, for example on tools,
+    of the four that Anthropic and Bedrock take in a request. By default 0.
+    """
     blobs: Blobs
     """The bytes of the blobs that the ledger refers to, by their digest, or the reason why there
     are none. `Run.ledger` and the HTTP API fetch them.
@@ -139,7 +143,8 @@ class Encoding:
         self.dropped: list[Fault] = []
         self._omitted: set[tuple[int, int]] = set()
         self.restated: list[Fault] = []
-        self.marks = 0
+        self.foreign_marks = options.get("cache_marks", 0)
+        self.marks = self.foreign_marks
         """The number of marks of the prompt cache, as the encoder counts them."""
 
     def messages(self, messages: Sequence[Message]) -> Iterator[Message]:

@@ -206,6 +206,12 @@ def replay(
     with_thinking: Annotated[
         bool, typer.Option("--with-thinking/--without-thinking", help="Whether earlier thinking goes back.")
     ] = True,
+    cache_marks: Annotated[
+        int,
+        typer.Option(
+            min=0, max=4, metavar="N", help="How many marks of the prompt cache stand beside the messages."
+        ),
+    ] = 0,
     fit_tokens: Annotated[
         int | None,
         typer.Option(
@@ -227,6 +233,7 @@ def replay(
             "maker": maker,
             "model": model,
             "with_thinking": with_thinking,
+            "cache_marks": cache_marks,
             "fit_tokens": fit_tokens,
         }
         print_request = _load_command("request")

@@ -18,7 +18,7 @@ from runfold.query.run_selection import RunParameters, RunSelection
 from runfold.query.times import Time
 from runfold_projections.as_of import AsOf
 from runfold_projections.budget import Budget
-from runfold_projections.providers import Lossy
+from runfold_projections.providers import EncodeOptions, Lossy
 from runfold_schemas.codec import event_types
 from runfold_schemas.cursors import PAGE_MAX
 from runfold_schemas.data import Maker
@@ -222,6 +222,15 @@ async def request_format(
     with_thinking: Annotated[
         bool, Query(description="`false`: leave out the thinking of earlier responses.")
     ] = True,
+    cache_marks: Annotated[
+        int,
+        Query(
+            ge=0,
+            le=4,
+            description="How many of the four marks of the prompt cache that Anthropic and Bedrock take the"
+            " caller sets beside the messages, for example on tools.",
+        ),
+    ] = 0,
     fit_tokens: Annotated[
         int | None,
         Query(
@@ -237,9 +246,14 @@ async def request_format(
             raise InvalidEventError("fit_tokens needs the format of a provider", field="fit_tokens")
         return None
     budget = None if fit_tokens is None else Budget(tokens=fit_tokens)
-    return RequestFormat(
-        format, {"lossy": lossy, "maker": maker, "model": model, "with_thinking": with_thinking}, budget
-    )
+    options: EncodeOptions = {
+        "lossy": lossy,
+        "maker": maker,
+        "model": model,
+        "with_thinking": with_thinking,
+        "cache_marks": cache_marks,
+    }
+    return RequestFormat(format, options, budget)
 
 
 Selection = Annotated[RunSelection, Depends(run_selection)]

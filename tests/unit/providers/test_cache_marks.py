@@ -1,21 +1,23 @@
 """Marks of the prompt cache: Anthropic's `cache_control` and Bedrock's `cachePoint`."""
 
-from typing import Any
+from typing import Any, Unpack
 
+import pytest
 from tests.anthropic_messages import assistant, check, user
 from tests.bedrock import check as check_bedrock
 from tests.builders import events
 from tests.ledgers import PNG
 
 from runfold_projections.ledger import build_messages_from_events
-from runfold_projections.providers import encode
+from runfold_projections.providers import EncodeOptions, encode
 from runfold_schemas.events import SystemMessage, ToolCall, ToolResult, UserMessage
-from runfold_schemas.messages import Message, TextPart, ToolResultPart, ToolUsePart
+from runfold_schemas.messages import Message, Provider, TextPart, ToolResultPart, ToolUsePart
 
 EPHEMERAL = {"type": "ephemeral", "ttl": "1h"}
 POINT = {"type": "default"}
 MARK: dict[str, Any] = {"anthropic": {"cache_control": EPHEMERAL}, "bedrock": {"cachePoint": POINT}}
 HERE = {"cachePoint": POINT}
+NAMES: dict[Provider, str] = {"anthropic": "cache_control", "bedrock": "cachePoint"}
 
 
 def conversation() -> list[Message]:
@@ -108,3 +110,24 @@ def _turn(number: int) -> list[Message]:
         user(TextPart(text=f"question {number}", provider_data=MARK)),
         assistant(TextPart(text=f"answer {number}")),
     ]
+
+
+def marks(provider: Provider, messages: list[Message], **options: Unpack[EncodeOptions]) -> int:
+    return str(encode(messages, provider, **options).body).count(NAMES[provider])
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "bedrock"])
+def test_marks_of_the_caller_leave_fewer_to_the_messages(provider: Provider):
+    assert [marks(provider, conversation(), cache_marks=number) for number in range(5)] == [4, 3, 2, 1, 0]
+    body = encode(conversation(), provider, cache_marks=3).body
+    assert NAMES[provider] in str(body["system"]), "the instructions come before the messages"
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "bedrock"])
+def test_instructions_alone_have_four_marks_at_most(provider: Provider):
+    instructions = [TextPart(text=f"rule {number}", provider_data=MARK) for number in range(6)]
+    ledger = [Message(role="system", parts=tuple(instructions)), *conversation()[1:]]
+
+    assert marks(provider, ledger) == 4
+    system = encode(ledger, provider).body["system"]
+    assert NAMES[provider] in str(system[-1])
