@@ -36,6 +36,8 @@ Rule = Literal[
     "inexpressible",
     "blob-missing",
     "media-is-readable",
+    "image-size",
+    "arguments-length",
 ]
 """The name of a broken rule. Names stay the same between versions."""
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from runfold_projections.budget import Fitted
 from runfold_projections.providers.blobs import Blobs, inline, is_foreign, refers, target_maker
 from runfold_projections.providers.first_bytes import true_type
+from runfold_projections.providers.image_limits import too_large
 from runfold_projections.providers.legal_names import UniqueNames, exact_id, is_exact, legal, numbered
 from runfold_projections.providers.media_types import MediaPartT, respelled
 from runfold_projections.providers.models import rules_of
@@ -24,6 +25,7 @@ from runfold_projections.validation import Fault, Rule
 from runfold_schemas.errors import InexpressibleError
 from runfold_schemas.messages import (
     DocumentPart,
+    ImagePart,
     MediaPart,
     Message,
     OpaquePart,
@@ -129,6 +131,7 @@ class Encoding:
         self._blobs = options.get("blobs") or {}
         self.model = options.get("model")
         self.rules = rules_of(provider, self.model)
+        self._messages: Sequence[Message] = ()
         # The maker of the current message, if another maker gets the request.
         self._foreign: str | None = None
         self._next_request: dict[str, Any] = {}
@@ -155,6 +158,7 @@ class Encoding:
             within = self.rules.instructions_within
             self._refused = refused_server_blocks(messages, self._provider, instructions_within=within)
         maker = target_maker(self._maker, messages)
+        self._messages = messages
         has_begun = False
         for index, message in enumerate(messages):
             self._message_index, self._part_index = index, 0
@@ -228,10 +232,13 @@ class Encoding:
                     f"the bytes of {medium.media_type} are not whole or not of that type",
                     rule="media-is-readable",
                 )
-            elif shown != medium.media_type:
-                yield medium.model_copy(update={"media_type": shown})
+                continue
+            known = medium if shown == medium.media_type else medium.model_copy(update={"media_type": shown})
+            is_image = isinstance(known, ImagePart)
+            if is_image and (why := too_large(self._provider, known, self._messages)):
+                self.refuse(why, rule="image-size")
             else:
-                yield medium
+                yield known
 
     def _inlined(self, part: Part) -> Part | None:
         """The part with the bytes of its blobs. None if it has none."""

@@ -71,6 +71,9 @@ _LIMITS: Final = Limits(
 # an ID that contains letters, numbers, underscores, or dashes". Some routers make longer ones.
 _ITEM_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
+# The API says "string too long. Expected a string with maximum length 1048576" (openai/codex 13270).
+_ARGUMENTS_MAX: Final = 1_048_576
+
 _ENDINGS: Final[Mapping[str, str]] = {
     "application/pdf": ".pdf",
     "application/json": ".json",
@@ -264,7 +267,17 @@ class _Items:
         members = {"call_id": call.id, "name": call.name}
         if data.get("custom") and isinstance(text := get(part.input, "input"), str):
             return {"type": "custom_tool_call", **item, **members, "input": text}
-        return {"type": "function_call", **item, **members, "arguments": arguments_text(part)}
+        return {"type": "function_call", **item, **members, "arguments": self._arguments(part)}
+
+    def _arguments(self, part: ToolUsePart) -> str:
+        """The arguments of a call, or none in the place of a text that is too long."""
+        text = arguments_text(part)
+        if len(text) <= _ARGUMENTS_MAX:
+            return text
+        why = f"arguments of {len(text):,} characters; {_ARGUMENTS_MAX:,} are allowed"
+        self._encoding.refuse(why, rule="arguments-length", tool_use_id=part.id)
+        self._encoding.keep_part()
+        return "{}"
 
     def _result(self, part: ToolResultPart) -> None:
         matched = self._encoding.match_call(part)

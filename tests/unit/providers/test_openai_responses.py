@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.openai_ledgers import JPEG, PDF, PNG, ledgers, marked, message
 from tests.provider_types import check
 
-from runfold_projections.providers import openai_responses
+from runfold_projections.providers import openai_responses, validate
 from runfold_projections.providers.encoding import Encoded
 from runfold_schemas.errors import InexpressibleError
 from runfold_schemas.messages import (
@@ -321,6 +321,28 @@ def test_a_ledger_is_encoded_or_its_inexpressible_part_is_named(ledger):
         losses[0].message_index,
         losses[0].part_index,
     )
+
+
+def test_a_call_goes_without_arguments_that_are_too_long():
+    longest = "x" * (1_048_576 - len('{"a":""}'))
+    kept, long = (
+        [
+            message("user", TextPart(text="Write.")),
+            message("assistant", call(payload={"a": text})),
+            message("user", result()),
+        ]
+        for text in (longest, longest + "x")
+    )
+
+    assert validate(kept, "openai-responses") == []
+    [fault] = validate(long, "openai-responses")
+    assert (fault.rule, fault.message_index, fault.part_index) == ("arguments-length", 1, 0)
+    with pytest.raises(InexpressibleError, match="1,048,576 are allowed"):
+        encode(*long)
+    request = encode(*long, lossy="drop")
+    _, said, output = request.body["input"]
+    assert (said["arguments"], output["output"], request.omitted) == ("{}", "ok", frozenset())
+    assert [dropped.rule for dropped in request.dropped] == ["arguments-length"]
 
 
 @settings(max_examples=50)
