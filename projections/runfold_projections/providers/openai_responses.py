@@ -71,7 +71,7 @@ _LIMITS: Final = Limits(
 # an ID that contains letters, numbers, underscores, or dashes". Some routers make longer ones.
 _ITEM_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
-# The API says "string too long. Expected a string with maximum length 1048576" (openai/codex 13270).
+# The API says "string too long. Expected a string with maximum length 1048576": openai/codex 13270.
 _ARGUMENTS_MAX: Final = 1_048_576
 
 _ENDINGS: Final[Mapping[str, str]] = {
