@@ -27,6 +27,8 @@ class ModelRules(NamedTuple):
     """Whether a message of the user may follow results of tools directly."""
     short_ids: bool
     """Whether ids of calls have exactly nine letters and digits."""
+    reasoning_always: bool
+    """Whether each message of the assistant has reasoning, also if it was made without."""
     thinking_first: bool
     """Whether the last message of the assistant starts with thinking, if thinking is on and the
     message calls tools.
@@ -43,6 +45,7 @@ _FORMATS: Final[Mapping[Provider, ModelRules]] = {
         instructions_within=False,
         user_after_results=True,
         short_ids=False,
+        reasoning_always=False,
         thinking_first=True,
     ),
     # https://github.com/i-am-bee/beeai-framework/issues/753 (last turn)
@@ -53,6 +56,7 @@ _FORMATS: Final[Mapping[Provider, ModelRules]] = {
         instructions_within=False,
         user_after_results=True,
         short_ids=False,
+        reasoning_always=False,
         thinking_first=True,
     ),
     # https://github.com/microsoft/semantic-kernel/pull/13288 and
@@ -64,6 +68,7 @@ _FORMATS: Final[Mapping[Provider, ModelRules]] = {
         instructions_within=False,
         user_after_results=True,
         short_ids=False,
+        reasoning_always=False,
         thinking_first=False,
     ),
     "openai-chat": ModelRules(
@@ -72,6 +77,7 @@ _FORMATS: Final[Mapping[Provider, ModelRules]] = {
         instructions_within=True,
         user_after_results=True,
         short_ids=False,
+        reasoning_always=False,
         thinking_first=False,
     ),
     "openai-responses": ModelRules(
@@ -80,6 +86,7 @@ _FORMATS: Final[Mapping[Provider, ModelRules]] = {
         instructions_within=True,
         user_after_results=True,
         short_ids=False,
+        reasoning_always=False,
         thinking_first=False,
     ),
 }
@@ -131,6 +138,9 @@ _ROWS: Final[Sequence[_Row]] = (
         user_after_results=False,
         short_ids=True,
     ),
+    # https://github.com/vercel/ai/pull/14740: "The `reasoning_content` in the thinking mode must be
+    # passed back to the API", also in the messages of another model.
+    _row(r"deepseek-?v(?:[4-9]|\d\d)", "openai-chat", reasoning_always=True),
     # https://github.com/vllm-project/vllm/issues/41114 and
     # https://github.com/QwenLM/Qwen3.8/issues/244: "System message must be at the beginning."
     _row(r"qwen-?3\.[5-9]", "openai-chat", instructions_within=False),

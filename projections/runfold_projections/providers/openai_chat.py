@@ -78,6 +78,11 @@ _REASONING: Final = frozenset(
 )
 """The members with reasoning: those of DeepSeek, OpenRouter and LiteLLM."""
 
+_NO_REASONING: Final = " "
+"""What stands for the reasoning of a message without. An empty text is refused as none is:
+https://github.com/NousResearch/hermes-agent/pull/17341.
+"""
+
 _IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 
 _SOUNDS: Final[Mapping[str, str]] = {
@@ -289,6 +294,8 @@ def _assistant(encoding: Encoding, message: Message) -> list[Fields]:
         members["tool_calls"] = calls
     if not content and not members:
         return []
+    if encoding.rules.reasoning_always and not members.keys() & _REASONING:
+        members["reasoning_content"] = _NO_REASONING
     # Responses have null beside calls, a refusal or sound. Beside anything else the API requires a
     # text.
     empty = None if members.keys() & {"tool_calls", "refusal", "audio"} else ""

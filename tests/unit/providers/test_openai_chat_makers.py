@@ -323,3 +323,14 @@ def test_halves_of_a_character_in_two_deltas_are_one_in_every_member():
         "vendor": "🙂",
         "reasoning_details": [{"text": "🙂", "index": 0}],
     }
+
+
+@pytest.mark.parametrize("model", ["deepseek-v4-pro", "deepseek/deepseek-v4-flash"])
+def test_each_message_of_the_assistant_has_reasoning_for_models_that_ask_for_it(model: str):
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    thinking = {"content": None, "reasoning_content": "Look first.", "tool_calls": [call]}
+
+    assert again(completion({"content": "4"}), model=model)["reasoning_content"] == " "
+    assert again(completion(thinking), model=model)["reasoning_content"] == "Look first."
+    assert again(completion(thinking), model=model, with_thinking=False)["reasoning_content"] == " "
+    assert "reasoning_content" not in again(completion({"content": "4"}), model="deepseek-v3.2")
