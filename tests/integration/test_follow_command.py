@@ -14,6 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.commands import command as completed
 from tests.forking import Forked, runfold_process
 from tests.processes import environment, until
 from tests.terminals import shown_in_a_terminal
@@ -312,6 +313,21 @@ async def test_a_replay_takes_amendments_by_their_offsets(settings: Settings, ru
 
     messages = json.loads("".join(replaying.lines))["messages"]
     assert [part["text"] for message in messages for part in message["parts"]] == ["Hello"]
+
+
+async def test_a_replay_tells_what_the_request_needs_beside_its_messages(
+    settings: Settings, runfold: Runfold
+):
+    run = await run_of(runfold)
+    await run.publish(UserMessage(message="Compute it."))
+    said: dict[str, Any] = {"id": "m", "type": "message", "role": "assistant", "stop_reason": "end_turn"}
+    content = {"content": [{"type": "text", "text": "42"}], "container": {"id": "container_1"}}
+    await run.record(said | content, provider="anthropic")
+
+    code, printed = await completed(settings, "replay", run.run_id, "--format", "anthropic")
+
+    assert (code, '"42"' in printed) == (0, True)
+    assert 'beside the messages: {"container": "container_1"}' in printed
 
 
 async def _listed(settings: Settings, *arguments: str) -> list[list[str]]:

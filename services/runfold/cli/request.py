@@ -1,5 +1,6 @@
 """`runfold replay --format`: prints a run's ledger as a model provider's request."""
 
+import json
 from base64 import b64encode
 from typing import Unpack
 
@@ -21,14 +22,17 @@ async def request(
     fit_tokens: int | None = None,
     **options: Unpack[EncodeOptions],
 ) -> None:
-    """Prints the request as JSON. Prints on stderr the messages and the parts that were left out,
-    and the parts that were changed.
+    """Prints the request as JSON. Prints on stderr what the request needs beside its messages, the
+    messages and the parts that were left out, and the parts that were changed.
     """
     async with Runfold.of(settings.log().of_visitor()) as runfold:
         run = await runfold.get_run(run_id)
         budget = Budget(tokens=fit_tokens) if fit_tokens else None
         encoded = await run.ledger(provider, fit=budget, **options)
     print_json_document(encoded.body, default=lambda value: b64encode(value).decode())
+    if encoded.next_request:
+        needed = escape(json.dumps(encoded.next_request))
+        new_console(stderr=True).print("[yellow]beside the messages:[/]", needed, highlight=False)
     if encoded.fitted is not None:
         new_console(stderr=True).print(_describe(encoded.fitted), highlight=False)
     changes = [("left out", fault) for fault in encoded.dropped]
