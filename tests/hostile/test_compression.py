@@ -249,6 +249,39 @@ async def test_a_run_waits_at_a_batch_that_unpacks_to_too_much_and_nothing_else_
     assert harm.grown_mb("projector") < MEMORY_MB_MAX
 
 
+async def test_a_batch_of_the_catalog_that_cannot_be_read_stays_set_aside_when_it_is_tried_again(
+    under_attack: Stack, foreign: Sender, gzip_bomb: bytes
+):
+    run = await under_attack.runfold.open_run(agent_id="a")
+    at = Partition(topics_of(under_attack.settings.prefix).catalog, partition_of(run.run_id))
+    await foreign.send(at, gzip_bomb)
+
+    async def of_the_catalog() -> list[dict[str, Any]]:
+        return [entry for entry in await quarantine(under_attack) if entry["topic"] == at.topic]
+
+    async def is_set_aside() -> bool:
+        return await of_the_catalog() != []
+
+    await until(is_set_aside, what="the quarantine")
+    [first] = await of_the_catalog()
+    path = f"/v1/quarantine/{quote(first['id'], safe='')}"
+    retried = await under_attack.client.post(f"{path}/retry")
+    assert retried.status_code == 202, retried.text
+
+    async def is_tried_again() -> bool:
+        [entry] = await of_the_catalog()
+        return entry["id"] == first["id"] and entry["attempts"] > first["attempts"]
+
+    await until(is_tried_again, what="the second attempt")
+    skipped = await under_attack.client.post(f"{path}/skip", json={"offset": first["offset"]})
+    assert skipped.status_code == 202, skipped.text
+    await until(lambda: is_gone(under_attack, first["id"]), what="the end of the quarantine")
+
+
+async def is_gone(stack: Stack, entry_id: str) -> bool:
+    return entry_id not in [entry["id"] for entry in await quarantine(stack)]
+
+
 async def test_commands_are_silent_about_batches_that_an_operator_skipped(
     under_attack: Stack, foreign: Sender
 ):

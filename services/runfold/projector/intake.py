@@ -5,10 +5,11 @@ batch are committed afterwards: then each record is stored, or its quarantine is
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 
 from runfold.log.catalog_group import CatalogRecord
 from runfold.log.fetch_answer import FetchedRecords
-from runfold.log.reader import read
+from runfold.log.reader import read_fetches
 from runfold.log.settings import LogSettings
 from runfold.projector.holding import alone, is_suspected, large
 from runfold.projector.quarantine import DIED, defect, reason_of
@@ -58,8 +59,7 @@ class Intake:
             await asyncio.wait([self.after])
         for batch in unreadable:
             if not self._skips.has(batch.partition, batch.offset):
-                offsets = range(batch.offset, batch.next_offset)
-                await self._quarantine.set_aside_record(batch.partition, offsets, batch.reason)
+                await self._set_aside_batch(batch)
         new = [each for each in records if not self._skips.has(each.at, each.offset)]
         if any(is_suspected(each.record, self.suspects.get(each.at, ())) for each in new):
             for each in new:
@@ -72,21 +72,22 @@ class Intake:
                 await self._holding.settle(each.at, below=each.offset + 1)
 
     async def retry(self, entry: Quarantined) -> None:
-        """Reads a record in quarantine again, and takes it."""
+        """Reads a record in quarantine again, and takes it. It stays there if it cannot be read or
+        taken.
+        """
         retried = False
-        async for records in read(
-            self._settings,
-            entry.topic,
-            partition=entry.partition,
-            first_offset=entry.offset,
-            end=entry.next_offset,
-        ):
-            for record in records:
-                retried = True
-                each = CatalogRecord(self._settings.topics, entry.at, record)
-                async with self._holding.noted(alone(entry.at, [record], ())):
-                    if not await self._is_taken(each):
-                        return
+        reading = read_fetches(self._settings, entry.at, first_offset=entry.offset, end=entry.next_offset)
+        async with aclosing(reading) as fetches:
+            async for fetched in fetches:
+                if fetched.unreadable:
+                    await self._set_aside_batch(fetched.unreadable[0])
+                    return
+                for record in fetched.records:
+                    retried = True
+                    each = CatalogRecord(self._settings.topics, entry.at, record)
+                    async with self._holding.noted(alone(entry.at, [record], ())):
+                        if not await self._is_taken(each):
+                            return
         why = "the record was taken" if retried else "the record is not in the log any more"
         await self._quarantine.release([entry.id], why)
 
@@ -125,6 +126,10 @@ class Intake:
             for part in _by_partition(records)
         }
         return [each._replace(record=next(settled[each.at])) for each in records]
+
+    async def _set_aside_batch(self, batch: UnreadableBatch) -> None:
+        offsets = range(batch.offset, batch.next_offset)
+        await self._quarantine.set_aside_record(batch.partition, offsets, batch.reason)
 
     async def _set_aside(self, each: CatalogRecord, reason: str) -> None:
         await self._quarantine.set_aside_record(each.at, range(each.offset, each.offset + 1), reason)
