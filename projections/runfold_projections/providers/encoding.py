@@ -234,11 +234,11 @@ class Encoding:
                 )
                 continue
             known = medium if shown == medium.media_type else medium.model_copy(update={"media_type": shown})
-            is_image = isinstance(known, ImagePart)
-            if is_image and (why := too_large(self._provider, known, self._messages)):
-                self.refuse(why, rule="image-size")
-            else:
+            why = too_large(self._provider, known, self._messages) if isinstance(known, ImagePart) else None
+            if why is None:
                 yield known
+            else:
+                self.refuse(why, rule="image-size")
 
     def _inlined(self, part: Part) -> Part | None:
         """The part with the bytes of its blobs. None if it has none."""
