@@ -21,6 +21,7 @@ from tests.trace_backends import check_phoenix, check_tempo, in_langfuse
 import runfold.tracer.service
 from runfold import AssistantMessage, Run, Runfold, ToolCall, ToolResult, UserMessage
 from runfold.encryption.cipher import new_key
+from runfold.log.catalog import life_record, partition_of
 from runfold.settings import Settings
 from runfold.store.database import connect
 from runfold.store.pending_traces import PendingTraces
@@ -72,6 +73,15 @@ async def has_ended(client: Runfold, run: Run) -> bool:
     return life is not None and life.ended
 
 
+async def tell_end_again(client: Runfold, run: Run) -> None:
+    """As a projector does that takes over the run's partition."""
+    life = await client.connection.catalog.lookup(run.run_id)
+    assert life is not None
+    topics, publisher = client.connection.topics, client.connection.publisher
+    partition = partition_of(topics, run.run_id)
+    await publisher.wait(await publisher.send(topics.catalog, life_record(life), partition=partition))
+
+
 async def arrives(collected: Collector, trace_id: str, count: int) -> list[Span]:
     async def all_there() -> bool:
         return len(collected.of_trace(trace_id)) >= count
@@ -90,6 +100,7 @@ async def test_a_run_that_ends_is_exported_once_and_again_with_the_same_ids(
             await early.complete()
             await until(lambda: has_ended(client, early), what="the end of the run in the catalog")
         async with tracing(settings):
+            await tell_end_again(client, early)
             context = SpanContext(
                 int(TRACE_ID, 16), int(SPAN_ID, 16), is_remote=True, trace_flags=TraceFlags(1)
             )

@@ -142,7 +142,7 @@ class Tracer:
                     asyncio.TaskGroup() as tasks,
                 ):
                     self._failure = None
-                    tasks.create_task(self._export_repeatedly(runfold, pending.traces))
+                    tasks.create_task(self._export_repeatedly(runfold, pending))
                     await failed
 
     async def _pending(self, database: Database, runfold: Runfold) -> "_PendingRuns":
@@ -158,12 +158,13 @@ class Tracer:
     async def _take_partitions(self, assigned: set[int]) -> None:
         self._partitions = frozenset(assigned)
 
-    async def _export_repeatedly(self, runfold: Runfold, traces: PendingTraces) -> NoReturn:
+    async def _export_repeatedly(self, runfold: Runfold, runs: "_PendingRuns") -> NoReturn:
+        traces = runs.traces
         while True:
             due = await traces.due(self._partitions, limit=_AT_ONCE)
             for pending in due:
                 try:
-                    await self._export(runfold, traces, pending)
+                    await self._export(runfold, runs, pending)
                 except (UnavailableError, ConfigurationError):
                     raise
                 except Exception:  # noqa: BLE001  # one run does not stop the others
@@ -172,7 +173,8 @@ class Tracer:
             if len(due) < _AT_ONCE:
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _export(self, runfold: Runfold, traces: PendingTraces, pending: PendingTrace) -> None:
+    async def _export(self, runfold: Runfold, runs: "_PendingRuns", pending: PendingTrace) -> None:
+        traces = runs.traces
         life = await runfold.connection.catalog.lookup(pending.run_id)
         if life is None or life.deleted:
             await traces.forget(pending)
@@ -185,7 +187,8 @@ class Tracer:
             _log.warning("run %s is not exported: %s", pending.run_id, error)
             await traces.forget(pending)
             return
-        if pending.since and trace.last_log_time and trace.last_log_time < pending.since:
+        # The end of a run may be told again after the tracer's beginning.
+        if trace.last_log_time and trace.last_log_time < (pending.since or runs.began):
             await traces.forget(pending)
             return
         if not trace.ended and (seconds := _quiet_for(trace)) < self._quiet_seconds:
@@ -220,14 +223,15 @@ class _PendingRuns:
 
     def __init__(self, traces: PendingTraces, began: datetime, *, quiet_seconds: float) -> None:
         self.traces: Final = traces
-        self._began_ms: Final = began.timestamp() * 1_000
+        self.began: Final = began
         self._quiet: Final = timedelta(seconds=quiet_seconds)
 
     async def note(self, records: Sequence[CatalogRecord], _: Sequence[UnreadableBatch]) -> None:
         ended, going_on = dict[str, int](), dict[str, int]()
+        began_ms = self.began.timestamp() * 1_000
         for record in records:
             entry = record.entry
-            if record.record.log_time < self._began_ms or not isinstance(entry, Life | Bell):
+            if record.record.log_time < began_ms or not isinstance(entry, Life | Bell):
                 continue
             is_over = isinstance(entry, Life) and (entry.ended or entry.deleted)
             (ended if is_over else going_on)[entry.run_id] = record.at.partition
