@@ -1,5 +1,5 @@
-"""Measures what hostile inputs cost others: memory and pauses of the API and the projector, and the
-delay of a healthy run beside them, as a ratio to its delay before.
+"""Measures what hostile inputs cost others: memory of the API and the projector, pauses of the API,
+and the delay of a healthy run beside them, as a ratio to its delay before.
 """
 
 import asyncio
@@ -7,13 +7,16 @@ import contextlib
 import json
 import logging
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 from typing import NamedTuple
 
-from aiokafka import AIOKafkaProducer
 from query import Figures, Process, serving
 
 from runfold import Run, Runfold, ToolResult, UserMessage
@@ -28,8 +31,6 @@ ATTACK_SECONDS = 3
 """How long the healthy run is measured at the least; an attack that takes longer is measured to its
 end.
 """
-
-_PIECE_BYTES = 64 * 1024
 
 GHOSTS = 260
 STEP_SECONDS = 0.02
@@ -46,8 +47,11 @@ class Target(NamedTuple):
     projector: Process
 
 
-Attack = Callable[[Target], Awaitable[str]]
+Send = Callable[[], Awaitable[str]]
 """Sends the input, and returns what became of it."""
+
+Attack = Callable[[Target], Awaitable[Send]]
+"""Makes the input, which is not measured."""
 
 
 async def hostile(settings: Settings) -> Figures:
@@ -66,6 +70,7 @@ async def hostile(settings: Settings) -> Figures:
 
 
 async def _measure(target: Target, name: str, attack: Attack) -> tuple[str, str, str]:
+    send = await attack(target)
     before = {process: _resident_mb(process) for process in (target.api, target.projector)}
     for process in before:
         _forget_peak(process)
@@ -74,7 +79,7 @@ async def _measure(target: Target, name: str, attack: Attack) -> tuple[str, str,
         calm, longest_calm = statistics.median(delays), max(pauses)
         del delays[:], pauses[:]
         began = time.perf_counter()
-        outcome = await attack(target)
+        outcome = await send()
         await asyncio.sleep(max(1.0, ATTACK_SECONDS - (time.perf_counter() - began)))
         ratio = statistics.median(delays) / calm
     api, projector = (process.peak_megabytes() - before[process] for process in before)
@@ -95,7 +100,7 @@ async def _healthy(target: Target) -> AsyncIterator[list[float]]:
         while True:
             began = time.perf_counter()
             offset = (await run.publish(UserMessage(message="?"))).offset
-            await _request(target.api, "GET", f"/v1/runs/{run.run_id}?min_offset={offset}")
+            await _request(target.api, f"/v1/runs/{run.run_id}?min_offset={offset}")
             delays.append(time.perf_counter() - began)
             await asyncio.sleep(STEP_SECONDS)
 
@@ -111,7 +116,7 @@ async def _pauses(api: Process) -> AsyncIterator[list[float]]:
     async def ping() -> None:
         while True:
             began = time.perf_counter()
-            await _request(api, "GET", "/health/live")
+            await _request(api, "/health/live")
             pauses.append(time.perf_counter() - began)
             await asyncio.sleep(0.01)
 
@@ -132,48 +137,71 @@ async def _beside(work: Awaitable[None]) -> AsyncIterator[None]:
 
 
 def post(path: str, body: Callable[[], bytes], *, content_type: str = "application/json") -> Attack:
-    """A request with this body. `{run}` in the path is a run that is open."""
+    """A request with this body. `{run}` in the path is a run that is open. Another process sends
+    it, because this one measures the pauses.
+    """
 
-    async def attack(target: Target) -> str:
+    async def attack(target: Target) -> Send:
         run = await target.runfold.open_run(agent_id="hostile")
-        status = await _request(
-            target.api, "POST", path.format(run=run.run_id), await asyncio.to_thread(body), content_type
-        )
-        return f"{status}"
+        url = f"http://127.0.0.1:{target.api.port}{path.format(run=run.run_id)}"
+        content = await asyncio.to_thread(body)
+
+        async def send() -> str:
+            with tempfile.NamedTemporaryFile() as file:
+                file.write(content)
+                file.flush()
+                return await _curl(
+                    url, "--data-binary", f"@{file.name}", "-H", f"Content-Type: {content_type}"
+                )
+
+        return send
 
     return attack
 
 
 def get(path: str) -> Attack:
-    async def attack(target: Target) -> str:
-        return f"{await _request(target.api, 'GET', path)}"
+    async def attack(target: Target) -> Send:
+        async def send() -> str:
+            return f"{await _request(target.api, path)}"
+
+        return send
 
     return attack
 
 
-def record(value: Callable[[Run], bytes], **options: str) -> Attack:
-    """A record that no client of ours would send, in the topic of a run."""
+def record(value: Callable[[Run], bytes], *, codec: str = "") -> Attack:
+    """A record that no client of ours would send, in the topic of a run. Another process sends
+    it.
+    """
 
-    async def attack(target: Target) -> str:
+    async def attack(target: Target) -> Send:
         run = await target.runfold.open_run(agent_id="hostile")
         topic = target.runfold.connection.topics.run(run.run_id, run.life.log_id)
-        bytes_ = await asyncio.to_thread(value, run)
-        producer = AIOKafkaProducer(
-            bootstrap_servers=target.settings.kafka, max_request_size=64 * 1024 * 1024, **options
-        )
-        await producer.start()
-        try:
-            sent = await producer.send_and_wait(topic, bytes_, partition=0)
-        except Exception as error:  # noqa: BLE001  # the broker's refusal is the outcome
-            return type(error).__name__
-        finally:
-            await producer.stop()
-        return await _fate(target, run, sent.offset)
+        content = await asyncio.to_thread(value, run)
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(content)
+            file.flush()
+            arguments = (target.settings.kafka, topic, file.name, *filter(None, [codec]))
+            program = (sys.executable, str(Path(__file__).with_name("raw_sender.py")), *arguments)
+            sender = await asyncio.create_subprocess_exec(*program, stdin=PIPE, stdout=PIPE)
+            assert sender.stdout is not None
+            await sender.stdout.readline()
+
+        async def send() -> str:
+            printed, _ = await sender.communicate(b"\n")
+            said = printed.decode().strip()
+            return await _fate(target, run, int(said)) if said.isdecimal() else said
+
+        return send
 
     return attack
 
 
-async def ghosts(target: Target) -> str:
+async def ghosts(target: Target) -> Send:
+    return partial(_send_ghosts, target)
+
+
+async def _send_ghosts(target: Target) -> str:
     """Lives on the catalog whose topics do not exist."""
     publisher, topics = target.runfold.connection.publisher, target.runfold.connection.topics
     began = time.perf_counter()
@@ -227,56 +255,46 @@ ATTACKS: dict[str, Attack] = {
     "32 MiB of lists as a memory": post("/v1/banks/b/memories", _lists(32 * MIB - 2)),
     "3.9 MB of wrong parts": post("/v1/runs/{run}/events", _wrong_parts(3_900_000)),
     "7.5 MB of wrong parts": post("/v1/runs/{run}/events", _wrong_parts(7_500_000)),
-    "7.9 MB of events, valid": post(
-        "/v1/runs/{run}/events", _batch(7_900_000), content_type="application/x-ndjson"
+    "5 MB of events, valid": post(
+        "/v1/runs/{run}/events", _batch(5_000_000), content_type="application/x-ndjson"
     ),
-    "a filter of 60 KB": get(f"/v1beta1/reasoningEngines/1/memories?filter={'(' * 60_000}"),
+    "a filter of 2,000 characters": get(f"/v1beta1/reasoningEngines/1/memories?filter={'(' * 2_000}"),
     "7.5 MB of wrong parts in a topic": record(_wrong_record(7_500_000)),
     "7.5 MB of lists in a topic": record(_lists_record(7_500_000)),
     "200,000 values in a topic, valid": record(_lists_record(299_000)),
-    "a record in lz4": record(_wrong_record(1_000), compression_type="lz4"),
-    "a gzip bomb of 60 MB": record(lambda _: b"\0" * 60_000_000, compression_type="gzip"),
+    "a record in lz4": record(_wrong_record(1_000), codec="lz4"),
+    "a gzip bomb of 60 MB": record(lambda _: b"\0" * 60_000_000, codec="gzip"),
     f"{GHOSTS} lives without topics": ghosts,
 }
 """The inputs by name, each with how it is sent."""
 
 
-async def _request(
-    api: Process, method: str, path: str, body: bytes = b"", content_type: str = "application/json"
-) -> int:
-    """Sends one request on a new connection, and returns the status of the answer. 0: the server
-    ended the connection before the answer was read.
-    """
+async def _curl(url: str, *options: str) -> str:
+    """The status of the answer. `000` if the connection ended before."""
+    curl = ("curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", *options, url)
+    process = await asyncio.create_subprocess_exec(*curl, stdout=PIPE)
+    printed, _ = await process.communicate()
+    return printed.decode()
+
+
+async def _request(api: Process, path: str) -> int:
+    """Sends one request on a new connection, and returns the status of the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
     try:
-        head = (
-            f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-            f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        writer.write(head.encode())
-        answering = asyncio.create_task(reader.readline())
-        # The server may refuse the body before it has read it, and reset the connection afterwards.
-        with contextlib.suppress(ConnectionError):
-            for begin in range(0, len(body), _PIECE_BYTES):
-                if answering.done():
-                    break
-                writer.write(body[begin : begin + _PIECE_BYTES])
-                await writer.drain()
-        answer = b""
-        with contextlib.suppress(ConnectionError):
-            answer = await answering
-            # An answer is read to its end, so that its time counts.
-            await reader.read()
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        answer = await reader.readline()
+        # An answer is read to its end, so that its time counts.
+        await reader.read()
     finally:
         writer.close()
-    return int(answer.split(b" ", 2)[1]) if answer else 0
+    return int(answer.split(b" ", 2)[1])
 
 
 async def _fate(target: Target, run: Run, offset: int) -> str:
     """What became of a record: the outcome in the projections, or the quarantine."""
     began = time.perf_counter()
     while time.perf_counter() - began < 20:
-        status = await _request(target.api, "GET", f"/v1/runs/{run.run_id}?min_offset={offset}")
+        status = await _request(target.api, f"/v1/runs/{run.run_id}?min_offset={offset}")
         if status == 200:
             return f"folded after {time.perf_counter() - began:.1f} s"
         if await _gauge(target.projector, 'runfold_quarantined{kind="run"}'):

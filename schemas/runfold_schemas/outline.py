@@ -85,16 +85,19 @@ def is_too_deep(text: bytes) -> bool:
     # Nearly every event has fewer brackets than that, and counting them takes a microsecond.
     if text.count(b"[") + text.count(b"{") <= DEPTH_MAX:
         return False
-    return _outline_of(text).depth_max > DEPTH_MAX
+    return any(outline.depth_max > DEPTH_MAX for outline in _growing_outline(text))
 
 
 def has_too_many_values(text: bytes) -> bool:
     """Whether the JSON text has more than `VALUES_MAX` values."""
-    return len(text) * _VALUES_PER_BYTE_MAX > VALUES_MAX and _outline_of(text).values > VALUES_MAX
+    if len(text) * _VALUES_PER_BYTE_MAX <= VALUES_MAX:
+        return False
+    return any(outline.values > VALUES_MAX for outline in _growing_outline(text))
 
 
-def _outline_of(text: bytes) -> Outline:
+def _growing_outline(text: bytes) -> Iterator[Outline]:
+    """The outline of more and more of the text. Its numbers only grow."""
     outline = Outline()
     for chunk in chunks_of(text):
         outline.feed(chunk)
-    return outline
+        yield outline

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.commands import command
 from tests.faults import (
     DEATHS,
     LARGE,
@@ -46,6 +47,7 @@ async def test_a_run_that_kills_is_set_aside(
     await goes_on(stored, good)
     entries = await quarantined(stored)
     before = await stored.runs.get(bad.run_id)
+    code, refusal = await command(settings, "rebuild")
     await projector.stop()
     differences = await mended(settings, stored, tmp_path, partial(reaches, stored, bad, last))
 
@@ -54,6 +56,8 @@ async def test_a_run_that_kills_is_set_aside(
         (f"run:{bad.run_id}", offset, offset + 1)
     ]
     assert "memory" in entries[0].reason
+    assert (code, f"run:{bad.run_id}, offset {offset}" in refusal) == (1, True)
+    assert "runfold quarantine skip ID" in refusal
     assert before is not None
     assert before.record.next_offset == offset
     assert differences == []

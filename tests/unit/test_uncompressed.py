@@ -10,6 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
+    InvalidConfigurationError,
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
@@ -85,6 +86,20 @@ async def test_without_the_right_there_is_one_warning_and_no_further_request(
 
     assert [len(names) for names in admin.altered] == [250]
     assert [record.name for record in caplog.records] == ["runfold.log.uncompressed"]
+
+
+async def test_an_error_of_one_topic_concerns_this_topic_alone(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.WARNING, "runfold.log.uncompressed")
+    refused = {TOPICS[0]: InvalidConfigurationError.errno}
+    admin = Admin(dict.fromkeys(TOPICS, "producer"), refused=refused)
+    own = uncompressed(admin)
+
+    await own.settle(TOPICS)
+    await own.settle(TOPICS)
+
+    assert [len(names) for names in admin.altered] == [250, 250, 100]
+    assert [name for name in TOPICS if admin.settings[name] == "producer"] == [TOPICS[0]]
+    assert [TOPICS[0] in record.getMessage() for record in caplog.records] == [True]
 
 
 @pytest.mark.parametrize("error", [UnknownTopicOrPartitionError, RequestTimedOutError])

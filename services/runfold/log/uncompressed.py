@@ -12,7 +12,15 @@ from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, UnknownTopicOrPartitionError, for_code
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    IncompatibleBrokerVersion,
+    KafkaError,
+    PolicyViolationError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Boolean, Int8, Int16, Int32, Schema, String
 
@@ -27,6 +35,13 @@ _TOPICS_MAX: Final = 250
 _SET: Final = 0
 """The operation of Kafka's protocol that sets a value."""
 
+_FOR_ALL_TOPICS: Final = (
+    ClusterAuthorizationFailedError,
+    TopicAuthorizationFailedError,
+    PolicyViolationError,
+)
+"""What Kafka refuses for one topic so, it refuses for the others too."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -39,7 +54,7 @@ class Uncompressed:
         self._refused = False
 
     async def settle(self, topics: Collection[str]) -> None:
-        """Sets what is missing on `topics`, which are all topics of the caller. If Kafka refuses,
+        """Sets what is missing on `topics`, which are all topics of the caller. Without the right,
         it logs a warning and tries no more. Raises `UnavailableError`.
         """
         self._settled.intersection_update(topics)
@@ -78,9 +93,12 @@ class Uncompressed:
 
     def _note_error(self, topic: str, code: int, message: str | None) -> None:
         error: KafkaError = for_code(code)(message or topic)
-        # The topic may be deleted meanwhile, and the next sweep asks again.
-        if not isinstance(error, UnknownTopicOrPartitionError) and not error.retriable:
+        if isinstance(error, _FOR_ALL_TOPICS):
             self._give_up(str(error))
+        # The topic may be deleted meanwhile, and the next sweep asks again.
+        elif not isinstance(error, UnknownTopicOrPartitionError) and not error.retriable:
+            self._settled.add(topic)
+            _log.warning("topic %s keeps its compression.type: %s", topic, error)
 
     def _give_up(self, reason: str) -> None:
         if not self._refused:

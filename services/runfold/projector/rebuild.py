@@ -10,7 +10,7 @@ the new edition from the rebuild's worker, and leave the old edition, which they
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from runfold.log.partition_counts import counted
 from runfold.log.settings import LogSettings
 from runfold.projector.connection import connect_worker
 from runfold.projector.intake import Entry
+from runfold.projector.quarantine import DIED
 from runfold.projector.rebuild_losses import (
     NAMED_MAX,
     Missing,
@@ -60,16 +61,35 @@ class SetAsideError(RebuildError):
     """
 
     def __init__(self, entries: Sequence[Quarantined]) -> None:
-        named = [f"  {each.id}, offset {each.offset}: {each.reason}" for each in entries[:NAMED_MAX]]
-        if len(entries) > NAMED_MAX:
-            named.append(f"  and {len(entries) - NAMED_MAX:,} more")
         cure = (
             "Nothing was changed. Remove the cause and rebuild again, or skip the record of a run:"
             " `runfold quarantine skip RUN --offset N`"
         )
+        named = _named(f"{each.id}, offset {each.offset}: {each.reason}" for each in entries)
         super().__init__(
             "\n".join(["the current projections have what cannot be folded any more:", *named, cure])
         )
+
+
+class DeadlyRecordsError(RebuildError):
+    """Records in quarantine that killed projectors would kill the rebuild, too."""
+
+    def __init__(self, entries: Sequence[Quarantined]) -> None:
+        cure = (
+            "Nothing was changed. Skip them for ever, or try them again with more memory, and rebuild"
+            " afterwards: `runfold quarantine skip ID`, `runfold quarantine retry ID`"
+        )
+        named = _named(f"{each.id}, offset {each.offset} of {each.topic}" for each in entries)
+        super().__init__(
+            "\n".join(["these records killed projectors, and a rebuild reads them again:", *named, cure])
+        )
+
+
+def _named(entries: Iterable[str]) -> list[str]:
+    """A line for each entry, up to a limit."""
+    lines = [f"  {each}" for each in entries]
+    more = [f"  and {len(lines) - NAMED_MAX:,} more"] if len(lines) > NAMED_MAX else []
+    return lines[:NAMED_MAX] + more
 
 
 class RebuildNote:
@@ -125,8 +145,8 @@ async def rebuild(
     readers use the new edition. `missing` says what becomes of runs whose log is gone.
 
     Raises `RebuildLossesError` if logs are missing and `missing` is None, `RebuildError` if another
-    rebuild overtakes it, `SetAsideError` if readers would see less, and `UnavailableError`. The
-    last three may be in a group.
+    rebuild overtakes it, `DeadlyRecordsError` for records that killed projectors, `SetAsideError`
+    if readers would see less, and `UnavailableError`. The last four may be in a group.
     """
     log = await counted(settings.log("runfold/rebuild"))
     async with connect(settings.mongo, settings.database) as database:
@@ -139,6 +159,8 @@ async def rebuild(
             kept = await before.runs.without_log()
             if any(run.run_id not in kept for run in losses.runs) or losses.shortened:
                 raise RebuildLossesError(losses)
+        if deadly := [entry for entry in await before.quarantine.all() if entry.reason == DIED]:
+            raise DeadlyRecordsError(deadly)
         _require(await editions.begin(old=old, new=new))
         note = RebuildNote(database, settings.prefix, new)
         for leftover in await editions.others():
