@@ -4,7 +4,6 @@ healthy run beside.
 
 import asyncio
 import contextlib
-import resource
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -132,27 +131,20 @@ async def stack(
 ) -> AsyncIterator[Stack]:
     """The API and the projector of these settings, each with a limit of memory."""
     api_port, projector_port = free_port(), free_port()
-    api = http_service("api", settings, folder / "api.log", port=api_port)
-    projector = http_service("projector", settings, folder / "projector.log", port=projector_port)
+    limited = partial(http_service, settings=settings, data_bytes_max=data_bytes_max)
+    api = limited("api", log=folder / "api.log", port=api_port)
+    projector = limited("projector", log=folder / "projector.log", port=projector_port)
     url = f"http://127.0.0.1:{api_port}"
     async with contextlib.AsyncExitStack() as exits:
         for each in (api, projector):
             exits.push_async_callback(each.stop)
         await asyncio.gather(api.start(), projector.start())
-        for each in (api, projector):
-            limit_memory(each, data_bytes_max)
         runfold = await exits.enter_async_context(Runfold.of(settings.log()))
         stack = Stack(settings, runfold, api, projector, url)
         stack.projector_url = f"http://127.0.0.1:{projector_port + 1}"
         client = httpx.AsyncClient(base_url=url, timeout=60, limits=LIMITS)
         stack.client = await exits.enter_async_context(client)
         yield stack
-
-
-def limit_memory(service: Service, data_bytes_max: int) -> None:
-    """Limits what a running process may allocate; an allocation beyond it fails."""
-    assert service.pid is not None
-    resource.prlimit(service.pid, resource.RLIMIT_DATA, (data_bytes_max, data_bytes_max))
 
 
 @dataclass

@@ -13,6 +13,7 @@ import functools
 import multiprocessing
 import os
 import pkgutil
+import resource
 import runpy
 import signal
 import sys
@@ -126,8 +127,14 @@ async def forked(
 class ForkedService(Service):
     """A service whose process is forked. Its command is that of a Python with Runfold."""
 
+    data_bytes_max: int | None = None
+    """What each of its processes may allocate; an allocation beyond it fails."""
+
     async def _execute(self, argv: Sequence[str], output: IO[bytes]) -> Forked:
-        return await forked(argv[1:], env=os.environ | self.env, stdout=output, stderr=output)
+        process = await forked(argv[1:], env=os.environ | self.env, stdout=output, stderr=output)
+        if (limit := self.data_bytes_max) is not None:
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (limit, limit))
+        return process
 
 
 def _become(

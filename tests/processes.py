@@ -55,10 +55,18 @@ def projector(settings: Settings, log: Path, *, worker_id: str = "", roots: str 
 
 
 def http_service(
-    part: str, settings: Settings, log: Path, *, port: int, worker_id: str = "", roots: str = ""
+    part: str,
+    settings: Settings,
+    log: Path,
+    *,
+    port: int,
+    worker_id: str = "",
+    roots: str = "",
+    data_bytes_max: int | None = None,
 ) -> Service:
     """`runfold serve` of `part` on `port`; ready when it reaches what it needs. `roots` is the
-    PYTHONPATH of another version's code.
+    PYTHONPATH of another version's code. `data_bytes_max` limits the memory of each of its
+    processes.
     """
     named = {"RUNFOLD_WORKER_ID": worker_id} if worker_id else {}
     health = port + 1 if part == "projector" else port
@@ -73,6 +81,8 @@ def http_service(
         start_seconds=START_SECONDS,
         grace_seconds=5,
     )
+    if isinstance(service, ForkedService):
+        service.data_bytes_max = data_bytes_max
     _services.add(service)
     return service
 

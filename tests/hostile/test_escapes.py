@@ -51,6 +51,7 @@ class Names(NamedTuple):
     session_run_id: str
     bank_id: str
     memory_id: str
+    letter_id: str
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,26 @@ async def names(under_attack: Stack) -> Names:
     await runfold.memories.update(bank.bank_id, memory.memory_id, {"fact": f"new {HOSTILE}"})
     session_run_id = session.record.run_id
     await (await runfold.get_run(session_run_id)).complete()
-    return Names(run.run_id, session.session_id, session_run_id, bank.bank_id, memory.memory_id)
+    letter_id = await buried(under_attack, f"{unique}-2{SHORT}")
+    return Names(run.run_id, session.session_id, session_run_id, bank.bank_id, memory.memory_id, letter_id)
+
+
+async def buried(stack: Stack, run_id: str) -> str:
+    """The id of a dead letter whose record has a hostile text."""
+    run = await stack.runfold.open_run(run_id=run_id, agent_id=SHORT)
+    await append_raw(stack.runfold, run, HOSTILE.encode())
+    await run.publish(UserMessage(message="behind"))
+
+    async def letters() -> list[str]:
+        listed = await stack.client.get("/v1/dead-letters", params={"run_id": run_id})
+        return [letter["id"] for letter in listed.json()["dead_letters"]]
+
+    async def is_there() -> bool:
+        return await letters() != []
+
+    await until(is_there, what="the dead letter")
+    [letter_id] = await letters()
+    return letter_id
 
 
 async def fill(run: Run) -> None:
@@ -134,6 +154,29 @@ def commands(names: Names) -> list[list[str]]:
         ["quarantine", "show", HOSTILE],
         ["sessions"],
         ["sessions", "--app", HOSTILE],
+        ["session", names.session_id],
+        ["session", HOSTILE],
+        ["runs"],
+        ["runs", "--agent", SHORT],
+        ["runs", "--label", HOSTILE],
+        ["runs", "--text", HOSTILE],
+        ["agents"],
+        ["agents", SHORT],
+        ["agents", "--tools"],
+        ["status"],
+        ["dead-letters", "list"],
+        ["dead-letters", "show", names.letter_id],
+        ["dead-letters", "show", HOSTILE],
+        ["dead-letters", "requeue", names.letter_id],
+        ["keys", "add", SHORT, "--scope", "read"],
+        ["keys", "list"],
+        ["keys", "revoke", HOSTILE],
+        ["tenants", "quota", HOSTILE],
+        ["erased", HOSTILE],
+        ["fork", names.run_id],
+        ["fork", HOSTILE],
+        ["proof", HOSTILE, "1"],
+        ["rebuild", HOSTILE],
         ["memory", "ls"],
         ["memory", "ls", *memory],
         ["memory", "show", names.memory_id, *memory],

@@ -229,7 +229,7 @@ async def test_a_blob_that_is_too_large_is_refused(settings, directory):
 
 async def test_only_the_newest_blobs_fit_into_a_request(runfold):
     run = await runfold.open_run(agent_id="a")
-    pictures = [png(os.urandom(size * MEBIBYTE)) for size in (6, 6, 6, 20)]
+    pictures = [png(os.urandom(size * MEBIBYTE)) for size in (3, 3, 3, 3, 3, 20)]
     for picture in pictures:
         await run.publish(question(picture))
 
@@ -241,8 +241,8 @@ async def test_only_the_newest_blobs_fit_into_a_request(runfold):
         for block in message["content"]
         if "image" in block
     ]
-    assert sent == pictures[1:3]
-    assert [fault.message_index for fault in request.dropped] == [0, 3]
+    assert sent == pictures[1:5]
+    assert [fault.message_index for fault in request.dropped] == [0, 5]
     assert "20,000,000 bytes that bedrock takes" in request.dropped[0].text
 
 
