@@ -1,7 +1,9 @@
 """The middleware that finds out who sends a request."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +16,7 @@ from runfold.http.authentication import Authenticate, Proof
 from runfold.http.guards import add_guards
 from runfold.http.principal import Principal, Scope, principal_of
 from runfold.http.route_rules import RULES, Rule, Whose
-from runfold.http.settings import HttpSettings
+from runfold.http.settings import HttpSettings, warn_of_exposure
 from runfold.identity.authenticator import Authenticator, ready_when_known
 from runfold.identity.keys import ApiKeyRing
 from runfold.settings import Settings
@@ -230,3 +232,23 @@ async def test_browsers_ask_for_permission_without_a_credential():
 async def test_no_route_is_reached_without_a_principal():
     with pytest.raises(LookupError):
         principal_of({"type": "http", "path": "/anything"})
+
+
+@pytest.mark.parametrize(
+    ("host", "authentication", "warnings"),
+    [
+        ("0.0.0.0", "none", 1),
+        ("::", "none", 1),
+        ("127.0.0.1", "none", 0),
+        ("0.0.0.0", "required", 0),
+    ],
+)
+def test_one_warning_says_that_other_machines_may_do_everything(
+    host: str, authentication: Any, warnings: int, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.WARNING, "runfold.http.settings")
+
+    warn_of_exposure(HttpSettings(host=host, authentication=authentication))
+
+    said = [each.getMessage() for each in caplog.records]
+    assert [text.startswith("RUNFOLD_AUTHENTICATION=none: ") for text in said] == [True] * warnings

@@ -26,7 +26,7 @@ from runfold.http.request_ids import RequestIds
 from runfold.http.request_spans import RequestSpans
 from runfold.http.route_rules import RULES, Rule
 from runfold.http.server_metrics import server_document
-from runfold.http.settings import HttpSettings, check_exposure
+from runfold.http.settings import HttpSettings, check_exposure, warn_of_exposure
 from runfold.http.tenancy import HeldTenants, HoldTenant
 from runfold.telemetry import outages, spans
 from runfold_schemas.errors import RunfoldError
@@ -131,6 +131,7 @@ async def serve(app: FastAPI, settings: HttpSettings) -> None:
     from other machines.
     """
     check_exposure(settings)
+    warn_of_exposure(settings)
     audit_log = open_audit_log(settings.audit_log) if settings.audit_log else None
     add_guards(app, settings, audit_log)
     # Named here, because uvicorn would choose another parser if one is installed.

@@ -1,5 +1,6 @@
 """How an HTTP service is reached, and its limits. This module needs pydantic only."""
 
+import logging
 import re
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -10,6 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from runfold.http.principal import Scope
 from runfold_schemas.errors import ConfigurationError
+
+_log = logging.getLogger(__name__)
 
 _HOST = re.compile(r"\*|(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]")
 
@@ -74,6 +77,17 @@ def check_exposure(settings: HttpSettings) -> None:
             f"RUNFOLD_HOST={settings.host} lets other machines in, and there is no authentication: set"
             " RUNFOLD_AUTHENTICATION=required and make a key with `runfold keys add`, or set"
             " RUNFOLD_AUTHENTICATION=none if a gateway or the network decides who comes here"
+        )
+
+
+def warn_of_exposure(settings: HttpSettings) -> None:
+    """Says in the log what it means if other machines reach a service that knows nobody."""
+    if settings.authentication == "none" and not is_loopback(settings.host):
+        _log.warning(
+            "RUNFOLD_AUTHENTICATION=none: whoever reaches %s:%d may read and change everything, unless a"
+            " gateway or the network decides who comes here",
+            settings.host,
+            settings.port,
         )
 
 

@@ -18,7 +18,9 @@ from runfold.query.runs import RunReader
 from runfold_projections.as_of import CurrentTurn
 from runfold_schemas.errors import QuarantinedError, RunfoldError
 
-_KEEP_ALIVE_SECONDS = 15.0
+# A stream whose key was revoked ends with its next chunk, so within 10 s of the revocation, which
+# takes a second to be known.
+_KEEP_ALIVE_SECONDS = 8.0
 _RETRY_MILLISECONDS = 1000
 _QUARANTINED_RETRY_MILLISECONDS = 30_000
 
