@@ -25,6 +25,7 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
+from runfold_schemas.judgements import PolicyDecided, PromptRendered, PromptScope, RunScored
 from runfold_schemas.memories import (
     BankConfig,
     BankCreated,
@@ -82,6 +83,9 @@ ONE_OF_EACH: tuple[Data, ...] = (
     RunCanceled(),
     RunLabeled(labels={"team": "blue", "tier": "1"}),
     PhaseChanged(phase="planning"),
+    PromptRendered(prompt_id="desk.system", version="2", scope=PromptScope(labels={"team": "red"})),
+    PolicyDecided(allowed_tools=("search",), caps={"remaining_tool_calls": 3}, metadata={"rule": 7}),
+    RunScored(scorer="exact", score=0.5, label="close", reason="half of it"),
     TokenUsage(model="m", input_tokens=3, output_tokens=5, cache_read_tokens=7, cache_write_tokens=11),
     SystemMessage(message="be kind"),
     UserMessage(message="hello"),

@@ -24,6 +24,7 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
+from runfold_schemas.judgements import PolicyDecided, PromptRendered, RunScored
 from runfold_schemas.memories import (
     BankConfig,
     BankCreated,
@@ -217,6 +218,9 @@ def _effects_of_data(event: AnyEvent) -> Iterable[Effect]:
             | RunCanceled()
             | RunLabeled()
             | PhaseChanged()
+            | PromptRendered()
+            | PolicyDecided()
+            | RunScored()
             | FrameworkEvent()
             | StateChanged()
             | StateDeleted()

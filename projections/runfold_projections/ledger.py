@@ -34,6 +34,7 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
+from runfold_schemas.judgements import PolicyDecided, PromptRendered, RunScored
 from runfold_schemas.ledger_events import LedgerEvent
 from runfold_schemas.memories import BankFact, GenerationRequested, MemoriesGenerated, MemoryChange
 from runfold_schemas.messages import Message, Provider, Role, ToolResultPart
@@ -238,7 +239,17 @@ class LedgerStream:
                 return [*self.finish(), *_drafts(place, "user", _user_parts(message))]
             case SystemMessage() as instructions:
                 return [*self.finish(), *_drafts(place, "system", _system_parts(instructions))]
-            case PlannerNote() | TokenUsage() | PhaseChanged() | RunLabeled() | RunOpened() | RunStarted():
+            case (
+                PlannerNote()
+                | TokenUsage()
+                | PhaseChanged()
+                | PromptRendered()
+                | PolicyDecided()
+                | RunScored()
+                | RunLabeled()
+                | RunOpened()
+                | RunStarted()
+            ):
                 return ()
             case ResponseRecorded() as response:
                 if self._exchange:

@@ -4,7 +4,7 @@ The status of an ended run never changes. If the current status does not allow a
 counts it (`illegal_transitions`) and does nothing else. Refusing to fold such a log would hide the
 run.
 
-The JSON of a record is under 256 KB for any log, because every reader and the projector hold it
+The JSON of a record is under 320 KB for any log, because every reader and the projector hold it
 whole.
 """
 
@@ -33,6 +33,7 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
+from runfold_schemas.judgements import PolicyDecided, PromptRendered, RunScored
 from runfold_schemas.memories import BankFact, GenerationRequested, MemoriesGenerated, MemoryChange
 from runfold_schemas.runs import (
     ENDINGS,
@@ -69,6 +70,33 @@ LIVE: Final[frozenset[Status]] = frozenset(get_args(Status)) - frozenset(ENDINGS
 """The statuses of runs that have not ended."""
 
 
+PROMPTS_MAX: Final = 32
+"""A record shows so many versions of prompts, those that were rendered first."""
+
+SCORERS_MAX: Final = 16
+"""A record shows the last scores of so many scorers, those that scored first."""
+
+
+class PromptUsed(BaseModel):
+    """A version of a prompt that was rendered in the run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    prompt_id: str
+    version: str | None = None
+
+
+class Score(BaseModel):
+    """What a scorer last said of the run as a whole. The event has the reason."""
+
+    model_config = ConfigDict(frozen=True)
+
+    score: float | None = None
+    label: str | None = None
+    scored_at: datetime
+    """The time of the event."""
+
+
 class RunRecord(BaseModel):
     """A run after the first `next_offset` records of its log. Times are the producers'."""
 
@@ -89,6 +117,9 @@ class RunRecord(BaseModel):
     usage: TokenTotals = TokenTotals()
     counts: dict[str, int] = {}
     """The number of events that count, by type."""
+    prompts: Annotated[tuple[PromptUsed, ...], Field(exclude_if=lambda value: not value)] = ()
+    scores: Annotated[dict[str, Score], Field(exclude_if=lambda value: not value)] = {}
+    """By scorer."""
     exceptions: dict[str, int] = {}
     """The number of records that are duplicates, rejected, late or undecodable, by outcome."""
     illegal_transitions: int = 0
@@ -132,26 +163,20 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
                 "labels": opened.labels,
                 "forked_from": opened.forked_from,
             }
-        case RunStarted():
-            return _transition(record, "running", allowed={"pending"})
-        case RunPaused():
-            return _transition(record, "paused", allowed={"running"})
-        case RunResumed():
-            return _transition(record, "running", allowed={"paused"})
-        case RunCompleted():
-            return _transition(record, "completed", allowed=LIVE, phase="completed")
-        case RunFailed() as failed:
-            return _transition(
-                record, "failed", allowed=LIVE, phase="failed", error=failed.error[:ERROR_LENGTH_MAX]
-            )
-        case RunCanceled():
-            return _transition(record, "canceled", allowed=LIVE, phase="canceled")
+        case (
+            RunStarted() | RunPaused() | RunResumed() | RunCompleted() | RunFailed() | RunCanceled()
+        ) as change:
+            return _change_of_status(record, change)
         case RunLabeled() as labeled:
             return {"labels": merged_labels(record.labels, labeled.labels)}
         case PhaseChanged() as changed:
             return {"phase": changed.phase}
         case TokenUsage() as usage:
             return {"usage": add(record.usage, tokens_of(event, usage))}
+        case PromptRendered() as rendered:
+            return {"prompts": _with_prompt(record.prompts, rendered)}
+        case RunScored() as scored:
+            return {"scores": _with_score(record.scores, scored, event.timestamp)}
         case (
             SystemMessage()
             | UserMessage()
@@ -160,6 +185,7 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
             | ToolCall()
             | ToolResult()
             | PlannerNote()
+            | PolicyDecided()
             | ProviderPart()
             | ResponseRecorded()
             | EventAmended()
@@ -182,12 +208,43 @@ def _change(record: RunRecord, event: AnyEvent) -> Mapping[str, Any]:
             assert_never(event.data)
 
 
+def _change_of_status(
+    record: RunRecord,
+    change: RunStarted | RunPaused | RunResumed | RunCompleted | RunFailed | RunCanceled,
+) -> Mapping[str, Any]:
+    match change:
+        case RunStarted():
+            return _transition(record, "running", allowed={"pending"})
+        case RunPaused():
+            return _transition(record, "paused", allowed={"running"})
+        case RunResumed():
+            return _transition(record, "running", allowed={"paused"})
+        case RunCompleted():
+            return _transition(record, "completed", allowed=LIVE, phase="completed")
+        case RunFailed(error=error):
+            return _transition(record, "failed", allowed=LIVE, phase="failed", error=error[:ERROR_LENGTH_MAX])
+        case RunCanceled():
+            return _transition(record, "canceled", allowed=LIVE, phase="canceled")
+
+
 def _transition(
     record: RunRecord, status: Status, *, allowed: Iterable[Status], **more: str
 ) -> Mapping[str, Any]:
     if record.status in allowed:
         return {"status": status, **more}
     return {"illegal_transitions": record.illegal_transitions + 1}
+
+
+def _with_prompt(prompts: tuple[PromptUsed, ...], rendered: PromptRendered) -> tuple[PromptUsed, ...]:
+    used = PromptUsed(prompt_id=rendered.prompt_id, version=rendered.version)
+    return prompts if used in prompts or len(prompts) == PROMPTS_MAX else (*prompts, used)
+
+
+def _with_score(scores: Mapping[str, Score], scored: RunScored, scored_at: datetime) -> Mapping[str, Score]:
+    is_of_a_part = scored.scored_turn_id is not None or scored.scored_offset is not None
+    if is_of_a_part or (scored.scorer not in scores and len(scores) == SCORERS_MAX):
+        return scores
+    return {**scores, scored.scorer: Score(score=scored.score, label=scored.label, scored_at=scored_at)}
 
 
 def merged_labels(labels: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:

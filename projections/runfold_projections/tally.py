@@ -17,7 +17,7 @@ from runfold_schemas.event_fields import fields_of
 from runfold_schemas.events import AnyEvent, ToolCall, ToolResult
 from runfold_schemas.runs import ENDINGS, LIFECYCLE, RunOpened
 
-CHANGING: Final = LIFECYCLE | {"run_labeled", "token_usage"}
+CHANGING: Final = LIFECYCLE | {"prompt_rendered", "run_labeled", "run_scored", "token_usage"}
 """The kinds that change more of a run's record than the sums."""
 
 _WHOLE: Final = CHANGING | SHARED_KINDS

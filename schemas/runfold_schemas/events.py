@@ -21,6 +21,7 @@ from runfold_schemas.data import (
 )
 from runfold_schemas.envelope import Event
 from runfold_schemas.erasures import SubjectErased
+from runfold_schemas.judgements import PolicyDecided, PromptRendered, RunScored
 from runfold_schemas.mcp import mcp_fields
 from runfold_schemas.memories import (
     BankCreated,
@@ -317,6 +318,18 @@ class PhaseChangedEvent(Event[PhaseChanged]):
     type: Literal["phase_changed"]
 
 
+class PromptRenderedEvent(Event[PromptRendered]):
+    type: Literal["prompt_rendered"]
+
+
+class PolicyDecidedEvent(Event[PolicyDecided]):
+    type: Literal["policy_decided"]
+
+
+class RunScoredEvent(Event[RunScored]):
+    type: Literal["run_scored"]
+
+
 class FrameworkEventEvent(Event[FrameworkEvent]):
     type: Literal["framework_event"]
 
@@ -407,6 +420,9 @@ AnyEvent = (
     | RunCanceledEvent
     | RunLabeledEvent
     | PhaseChangedEvent
+    | PromptRenderedEvent
+    | PolicyDecidedEvent
+    | RunScoredEvent
     | FrameworkEventEvent
     | StateChangedEvent
     | StateDeletedEvent

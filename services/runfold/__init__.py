@@ -85,6 +85,7 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
+from runfold_schemas.judgements import PolicyDecided, PromptRendered, PromptScope, RunScored
 from runfold_schemas.memories import BankConfig, Memory
 from runfold_schemas.messages import (
     AudioPart,
@@ -220,7 +221,10 @@ __all__ = [
     "OutsideLimitsError",
     "PhaseChanged",
     "PlannerNote",
+    "PolicyDecided",
     "Position",
+    "PromptRendered",
+    "PromptScope",
     "Provider",
     "ProviderPart",
     "QuarantinedError",
@@ -247,6 +251,7 @@ __all__ = [
     "RunPaused",
     "RunRecord",
     "RunResumed",
+    "RunScored",
     "RunStarted",
     "RunView",
     "Runfold",

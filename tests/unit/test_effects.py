@@ -36,6 +36,7 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
+from runfold_schemas.judgements import PolicyDecided, PromptRendered, RunScored
 from runfold_schemas.memories import (
     BankConfig,
     BankCreated,
@@ -136,6 +137,9 @@ WITHOUT_EFFECTS = [
     RunCanceled(),
     RunLabeled(labels={}),
     PhaseChanged(phase="planning"),
+    PromptRendered(prompt_id="desk.system"),
+    PolicyDecided(allowed_tools=()),
+    RunScored(scorer="ann", score=1),
     FrameworkEvent(framework="adk", body={}),
     StateChanged(),
     StateDeleted(),

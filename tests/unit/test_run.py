@@ -9,13 +9,21 @@ from tests.builders import event
 from tests.records import ONE_OF_EACH, admit, logs, modest, portions, record, records
 
 from runfold_projections.admission import Admitted
-from runfold_projections.run import RunRecord, TokenTotals, fold
+from runfold_projections.run import (
+    PROMPTS_MAX,
+    SCORERS_MAX,
+    RunRecord,
+    Score,
+    TokenTotals,
+    fold,
+)
 from runfold_schemas.data import Data
 from runfold_schemas.events import (
     AssistantMessage,
     PlannerNote,
     UserMessage,
 )
+from runfold_schemas.judgements import PromptRendered, PromptScope, RunScored
 from runfold_schemas.runs import (
     PhaseChanged,
     RunCanceled,
@@ -167,6 +175,8 @@ def test_the_record_of_any_log_is_small():
         opened,
         *labels,
         *[TokenUsage(input_tokens=2**63 - 1, output_tokens=2**63 - 1)] * 9,
+        *[PromptRendered(prompt_id=f"{n}".ljust(100, wide), version=wide * 100) for n in range(99)],
+        *[RunScored(scorer=f"{n}".ljust(100, wide), label=wide * 100, score=-1 / 3) for n in range(99)],
         *ONE_OF_EACH,
         turn_id=wide * 200,
     )
@@ -175,7 +185,8 @@ def test_the_record_of_any_log_is_small():
     )
 
     assert len(run.labels) == 64
-    assert 200_000 < len(run.model_dump_json()) < 256_000
+    assert (len(run.prompts), len(run.scores)) == (PROMPTS_MAX, SCORERS_MAX)
+    assert 250_000 < len(run.model_dump_json()) < 320_000
 
 
 @modest
@@ -195,11 +206,54 @@ def test_the_labels_of_a_run_are_the_first_64_with_their_last_values(labeled):
         if name in last or len(last) < 64:
             last[name] = text
     assert run.labels == last
-    assert len(run.model_dump_json()) < 256_000
+    assert len(run.model_dump_json()) < 320_000
 
 
 def test_labels_of_an_event_are_not_labels_of_the_run():
     assert after(OPENED, UserMessage(message="hi"), labels={"event": "only"}).labels == {}
+
+
+def test_prompts_are_each_version_once_in_the_order_of_their_first_rendering():
+    scope = PromptScope(labels={"team": "red"})
+
+    run = after(
+        OPENED,
+        PromptRendered(prompt_id="desk.system", version="2"),
+        PromptRendered(prompt_id="desk.answer"),
+        PromptRendered(prompt_id="desk.system", version="2", scope=scope),
+        PromptRendered(prompt_id="desk.system", version="1"),
+    )
+
+    assert [(used.prompt_id, used.version) for used in run.prompts] == [
+        ("desk.system", "2"),
+        ("desk.answer", None),
+        ("desk.system", "1"),
+    ]
+
+
+def test_the_score_of_a_run_is_the_last_one_of_each_scorer():
+    log = admit(
+        records(
+            OPENED,
+            RunScored(scorer="exact", score=0.5, reason="half of it"),
+            RunScored(scorer="ann", label="thumbs up"),
+            RunScored(scorer="exact", score=1, label="correct"),
+            RunScored(scorer="exact", score=0, scored_turn_id="turn-1"),
+            RunScored(scorer="tone", score=0, scored_offset=1),
+        )
+    )
+    times = [each.event.timestamp for each in log if each.event is not None]
+
+    assert fold(EMPTY, log).scores == {
+        "exact": Score(score=1, label="correct", scored_at=times[3]),
+        "ann": Score(label="thumbs up", scored_at=times[2]),
+    }
+
+
+def test_a_run_may_be_scored_after_its_end():
+    run = after(OPENED, RunCompleted(), RunScored(scorer="ann", score=1))
+
+    assert (run.status, run.scores["ann"].score, run.exceptions) == ("completed", 1, {"late": 1})
 
 
 def test_token_usage_adds_up():

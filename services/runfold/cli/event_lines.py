@@ -23,6 +23,7 @@ from runfold_schemas.events import (
     ToolResult,
     UserMessage,
 )
+from runfold_schemas.judgements import PolicyDecided, PromptRendered, RunScored
 from runfold_schemas.memories import BankFact, GenerationRequested, MemoriesGenerated, MemoryChange
 from runfold_schemas.runs import (
     PhaseChanged,
@@ -153,8 +154,26 @@ def _entry(event: AnyEvent) -> Entry | None:  # noqa: C901, PLR0912  # a case fo
             return Entry("labels", " ".join(f"{key}={value}" for key, value in labels.items()))
         case PhaseChanged(phase=phase):
             return Entry("phase", phase)
+        case PromptRendered(prompt_id=prompt_id, version=version):
+            return Entry("prompt", f"{prompt_id} {version}" if version else prompt_id)
+        case PolicyDecided() as decided:
+            return Entry("policy", _policy(decided))
+        case RunScored() as scored:
+            return Entry("score", _score(scored))
         case _:
             assert_never(event.data)
+
+
+def _policy(decided: PolicyDecided) -> str:
+    tools = "any tool" if decided.allowed_tools is None else ", ".join(decided.allowed_tools) or "no tool"
+    return "; ".join([tools, *(f"{name}={cap}" for name, cap in decided.caps.items())])
+
+
+def _score(scored: RunScored) -> str:
+    part = scored.scored_turn_id if scored.scored_offset is None else f"offset {scored.scored_offset}"
+    said = [scored.score, scored.label, scored.reason]
+    judgement = ", ".join(str(each) for each in said if each is not None)
+    return f"{scored.scorer}{f' of {part}' if part else ''}: {judgement}"
 
 
 def _result(result: ToolResult) -> Entry:

@@ -77,6 +77,9 @@ const KINDS = {
   ],
   tool_result: resultLine,
   planner_note: (data) => ["note", "note", "other", data.note],
+  prompt_rendered: (data) => ["note", "prompt", "other", [data.prompt_id, data.version].filter(Boolean).join(" ")],
+  policy_decided: (data) => ["note", "policy", "other", policyText(data)],
+  run_scored: (data) => ["note", "score", "other", scoreText(data)],
   token_usage: (data) => ["state", "usage", "other", usageText(data)],
   provider_part: (data) => [
     "note",
@@ -118,6 +121,17 @@ const KINDS = {
   ],
   phase_changed: (data) => ["running", "phase", "run", data.phase],
 };
+
+function policyText(data) {
+  const tools = data.allowed_tools ? `tools: ${data.allowed_tools.join(", ") || "none"}` : "any tool";
+  return [tools, ...Object.entries(data.caps ?? {}).map((pair) => pair.join("="))].join("; ");
+}
+
+function scoreText(data) {
+  const of = data.scored_offset ?? data.scored_turn_id;
+  const said = [data.score, data.label, data.reason].filter((part) => part !== null && part !== undefined);
+  return `${data.scorer}${of === null || of === undefined ? "" : ` of ${of}`}: ${said.join(", ")}`;
+}
 
 function resultLine(data) {
   const name = data.tool_name || data.tool_call_id;
