@@ -2,13 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
 from tests.processes import until
 from tests.querying import Projected, ready_api
 
-from runfold import InvalidIdError, Runfold, RunNotFoundError, UserMessage, sync
+from runfold import (
+    Admitted,
+    InvalidIdError,
+    Runfold,
+    RunNotFoundError,
+    SessionNotFoundError,
+    UserMessage,
+    sync,
+)
+from runfold.client.run_log import RunLog
+from runfold.client.session_log import LogSessionReader
 from runfold.log.ends import LogEnds
 from runfold.settings import Settings
 from runfold_schemas.topics import RunTopic
@@ -45,6 +56,43 @@ async def test_a_deleted_run_is_gone_at_once_and_its_data_soon(settings, runfold
         await runfold.open_run(agent_id="agent-1", run_id=run.run_id)
     life = RunTopic(run.run_id, run.life.log_id)
     await until(lambda: is_cleared(settings, stored, life), what="the end of the run's data")
+
+
+async def test_a_run_that_is_deleted_behind_an_event_is_not_found(
+    runfold: Runfold, stored: Projected, monkeypatch: pytest.MonkeyPatch
+):
+    """The outcome of the event is read after its append, because another one may have won."""
+    run = await stored.run(UserMessage(message="one"))
+    history = RunLog.history
+
+    async def history_of_deleted(log: RunLog, **part: Any) -> AsyncIterator[Admitted]:
+        monkeypatch.undo()
+        await runfold.delete_run(run.run_id)
+        await runfold.connection.delete_topic(log.topic)
+        async for admitted in history(log, **part):
+            yield admitted
+
+    monkeypatch.setattr(RunLog, "history", history_of_deleted)
+    with pytest.raises(RunNotFoundError):
+        await run.publish(UserMessage(message="two"), expected_offset=0)
+
+
+async def test_a_session_that_is_deleted_under_its_reader_is_not_found(runfold: Runfold, stored: Projected):
+    session = await runfold.sessions.create(app="shop", user="ann")
+    reader = LogSessionReader(runfold.connection)
+    record = await reader.find(session.session_id)
+    assert record is not None
+
+    await runfold.sessions.delete(session.session_id)
+    topic = runfold.connection.topics.run(record.run_id, record.log_id)
+    await until(lambda: is_deleted(runfold, topic), what="the end of the session's topic")
+
+    with pytest.raises(SessionNotFoundError):
+        await reader.view(record, None)
+
+
+async def is_deleted(runfold: Runfold, topic: str) -> bool:
+    return topic not in await runfold.connection.admin.list_run_topics()
 
 
 async def test_a_run_is_deleted_over_http_and_hidden_in_the_next_answer(settings, api, stored):

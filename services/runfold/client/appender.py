@@ -286,7 +286,10 @@ class Appender:
             await self._ring()
         else:
             self._awake_since = max(self._awake_since, sent_at)
-        outcomes = await self._outcomes(events, first_offset=first_offset)
+        try:
+            outcomes = await self._outcomes(events, first_offset=first_offset)
+        except LogGoneError as error:  # the run was deleted behind these events
+            raise await self._fault_of_log() or error from None
         if self._forward is not None:
             # Duplicates and late events change no shared state.
             await self._forward(

@@ -31,7 +31,7 @@ from runfold.log.shared import read_counting
 from runfold_projections.admission import Admitted
 from runfold_projections.as_of import AsOf
 from runfold_projections.session import SessionRecord, SharedFold, life_of
-from runfold_schemas.errors import InvalidIdError
+from runfold_schemas.errors import InvalidIdError, SessionNotFoundError
 from runfold_schemas.sessions import session_key
 from runfold_schemas.topics import Partition
 
@@ -50,7 +50,13 @@ class LogSessionReader:
         self, record: SessionRecord, selection: EventSelection | None, moment: AsOf = NOW
     ) -> Session:
         shared = await self.values(shared_scopes(record)) if moment == NOW else {}
-        return await self._session(record, shared, selection, moment)
+        try:
+            return await self._session(record, shared, selection, moment)
+        except LogGoneError:
+            found = await self.find(record.session_id)
+            if found is None or found.log_id != record.log_id:  # it was deleted meanwhile
+                raise SessionNotFoundError(record.session_id) from None
+            raise
 
     async def values(self, scopes: Sequence[str]) -> dict[str, Any]:
         return await self._values_of(await self._folded(self._numbers(scopes)), scopes)
