@@ -396,11 +396,15 @@ async def test_a_topic_that_is_made_anew_and_grows_at_once_is_read_from_its_begi
 ):
     [at] = await partitions(brokers, prefix, 1)
     await appender.append(at, 3)
-    look, grown, written = Leaders.look, 6, list[int]()
+    look, grown, is_anew = Leaders.look, 6, asyncio.Event()
+    growing = list[asyncio.Task[object]]()
 
     async def late(leaders: Leaders, places: Collection[Partition], *asked: int, **how: bool) -> OffsetSearch:
-        if len(written) < grown:
-            written.extend(await appender.append(at, grown - len(written)))
+        # Until then, an append would reach the first topic.
+        await is_anew.wait()
+        if not growing:
+            growing.append(asyncio.create_task(appender.append(at, grown)))
+        await asyncio.wait(growing)
         return await look(leaders, places, *asked, **how)
 
     async with TailReader.connect(brokers.kafka) as reader:
@@ -409,7 +413,9 @@ async def test_a_topic_that_is_made_anew_and_grows_at_once_is_read_from_its_begi
         monkeypatch.setattr(Leaders, "look", late)
         await delete_topics(brokers.kafka, at.topic)
         await until(partial(_is_made_anew, brokers, at), what="the topic's second creation")
+        is_anew.set()
         await reader.reaches({at: grown})
+        await growing[0]
 
     assert reader.records == await read_plainly(brokers.kafka, [at])
     assert reader.tail.rewound == {at: 3}

@@ -77,6 +77,27 @@ async def test_a_run_that_is_deleted_behind_an_event_is_not_found(
         await run.publish(UserMessage(message="two"), expected_offset=0)
 
 
+async def test_a_session_that_is_deleted_behind_an_event_is_not_found(
+    settings: Settings, runfold: Runfold, stored: Projected, monkeypatch: pytest.MonkeyPatch
+):
+    """The log is read for an ending, because another process has appended since."""
+    session = await runfold.sessions.create(app="shop", user="ann")
+    await runfold.sessions.append(session.session_id, UserMessage(message="one"))
+    async with Runfold.of(settings.log()) as other:
+        await other.sessions.append(session.session_id, UserMessage(message="two"))
+    ended_before = RunLog.ended_before
+
+    async def ended_before_deleted(log: RunLog, offset: int, **part: Any) -> bool:
+        monkeypatch.undo()
+        await runfold.sessions.delete(session.session_id)
+        await runfold.connection.delete_topic(log.topic)
+        return await ended_before(log, offset, **part)
+
+    monkeypatch.setattr(RunLog, "ended_before", ended_before_deleted)
+    with pytest.raises(SessionNotFoundError):
+        await runfold.sessions.append(session.session_id, UserMessage(message="three"))
+
+
 async def test_a_session_that_is_deleted_under_its_reader_is_not_found(runfold: Runfold, stored: Projected):
     session = await runfold.sessions.create(app="shop", user="ann")
     reader = LogSessionReader(runfold.connection)

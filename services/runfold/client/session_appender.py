@@ -16,6 +16,7 @@ from runfold.client.connection import LogConnection
 from runfold.client.envelope import Envelope, event_of, naming_index
 from runfold.client.session import SessionReader, existing, has_expired
 from runfold.client.session_state import naming_state_key
+from runfold.log.reader import LogGoneError
 from runfold.log.settings import LogSettings
 from runfold.log.shared import SharedRecord, deliver, records_to_forward
 from runfold_projections.session import SessionRecord, life_of
@@ -132,6 +133,9 @@ class SessionAppender:
             await self._check_not_late(opened, positions)
         except (RunEndedError, RunNotFoundError) as error:
             raise await self._session_error(opened) from error
+        except LogGoneError as error:  # the session was deleted behind these events
+            found = await self._session_error(opened)
+            raise found if isinstance(found, SessionNotFoundError) else error from None
         await deliver(self._connection.publisher, shared)
         return positions
 
