@@ -1,10 +1,8 @@
-"""Fetch sessions with real brokers: what a broker forgets, refuses or has no place for costs a
-request, and no record.
-"""
+"""Fetch sessions with real brokers: what a broker forgets or refuses costs a request, no record."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -396,14 +394,11 @@ async def test_a_topic_that_is_made_anew_and_grows_at_once_is_read_from_its_begi
 ):
     [at] = await partitions(brokers, prefix, 1)
     await appender.append(at, 3)
-    look, grown, is_anew = Leaders.look, 6, asyncio.Event()
-    growing = list[asyncio.Task[object]]()
+    look, grown, is_anew, growing = Leaders.look, 6, asyncio.Event(), list[asyncio.Task[object]]()
 
     async def late(leaders: Leaders, places: Collection[Partition], *asked: int, **how: bool) -> OffsetSearch:
-        # Until then, an append would reach the first topic.
-        await is_anew.wait()
-        if not growing:
-            growing.append(asyncio.create_task(appender.append(at, grown)))
+        await is_anew.wait()  # an append before would reach the first topic
+        growing.extend([] if growing else [asyncio.create_task(appender.append(at, grown))])
         await asyncio.wait(growing)
         return await look(leaders, places, *asked, **how)
 
@@ -415,7 +410,6 @@ async def test_a_topic_that_is_made_anew_and_grows_at_once_is_read_from_its_begi
         await until(partial(_is_made_anew, brokers, at), what="the topic's second creation")
         is_anew.set()
         await reader.reaches({at: grown})
-        await growing[0]
 
     assert reader.records == await read_plainly(brokers.kafka, [at])
     assert reader.tail.rewound == {at: 3}
@@ -423,11 +417,10 @@ async def test_a_topic_that_is_made_anew_and_grows_at_once_is_read_from_its_begi
 
 async def _is_made_anew(brokers: Cluster, at: Partition) -> bool:
     """Kafka deletes a topic some time after it says so."""
-    try:
+    with suppress(AssertionError):
         await create_topics(brokers.kafka, [at.topic])
-    except AssertionError:
-        return False
-    return True
+        return True
+    return False
 
 
 async def test_an_unexpected_error_in_a_task_of_a_tail_ends_its_fetches(

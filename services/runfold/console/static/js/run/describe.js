@@ -77,7 +77,7 @@ const KINDS = {
   ],
   tool_result: resultLine,
   planner_note: (data) => ["note", "note", "other", data.note],
-  prompt_rendered: (data) => ["note", "prompt", "other", [data.prompt_id, data.version].filter(Boolean).join(" ")],
+  prompt_rendered: (data) => ["note", "prompt", "other", `${data.prompt_id} ${data.version ?? ""}`.trim()],
   policy_decided: (data) => ["note", "policy", "other", policyText(data)],
   run_scored: (data) => ["note", "score", "other", scoreText(data)],
   token_usage: (data) => ["state", "usage", "other", usageText(data)],
