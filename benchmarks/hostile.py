@@ -296,10 +296,10 @@ async def _fate(target: Target, run: Run, offset: int) -> str:
     while time.perf_counter() - began < 20:
         status = await _request(target.api, f"/v1/runs/{run.run_id}?min_offset={offset}")
         if status == 200:
-            return f"folded after {time.perf_counter() - began:.1f} s"
+            return f"stored or a dead letter after {time.perf_counter() - began:.1f} s"
         if await _gauge(target.projector, 'runfold_quarantined{kind="run"}'):
             return f"set aside after {time.perf_counter() - began:.1f} s"
-    return "not folded in 20 s"
+    return "neither in 20 s"
 
 
 async def _gauge(process: Process, name: str) -> float:

@@ -148,7 +148,7 @@ class Encoding:
         self.restated: list[Fault] = []
         self.foreign_marks = options.get("cache_marks", 0)
         self.marks = self.foreign_marks
-        """The number of marks of the prompt cache, as the encoder counts them."""
+        """The marks of the prompt cache, the caller's and those that the encoder counts."""
 
     def messages(self, messages: Sequence[Message]) -> Iterator[Message]:
         """The messages in their order. Instructions within the conversation become the user's words

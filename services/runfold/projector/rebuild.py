@@ -10,7 +10,7 @@ the new edition from the rebuild's worker, and leave the old edition, which they
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -61,13 +61,13 @@ class SetAsideError(RebuildError):
     """
 
     def __init__(self, entries: Sequence[Quarantined]) -> None:
-        cure = (
-            "Nothing was changed. Remove the cause and rebuild again, or skip the record of a run:"
-            " `runfold quarantine skip RUN --offset N`"
-        )
-        named = _named(f"{each.id}, offset {each.offset}: {each.reason}" for each in entries)
         super().__init__(
-            "\n".join(["the current projections have what cannot be folded any more:", *named, cure])
+            _told(
+                "the current projections have what cannot be folded any more",
+                [f"{each.id}, offset {each.offset}: {each.reason}" for each in entries],
+                cure="Remove the cause and rebuild again, or skip the record of a run:"
+                " `runfold quarantine skip RUN --offset N`",
+            )
         )
 
 
@@ -75,21 +75,21 @@ class DeadlyRecordsError(RebuildError):
     """Records in quarantine that killed projectors would kill the rebuild, too."""
 
     def __init__(self, entries: Sequence[Quarantined]) -> None:
-        cure = (
-            "Nothing was changed. Skip them for ever, or try them again with more memory, and rebuild"
-            " afterwards: `runfold quarantine skip ID`, `runfold quarantine retry ID`"
-        )
-        named = _named(f"{each.id}, offset {each.offset} of {each.topic}" for each in entries)
         super().__init__(
-            "\n".join(["these records killed projectors, and a rebuild reads them again:", *named, cure])
+            _told(
+                "these records killed projectors, and a rebuild reads them again",
+                [f"{each.id}, offset {each.offset} of {each.topic}" for each in entries],
+                cure="Skip them for ever, or try them again with more memory, and rebuild afterwards:"
+                " `runfold quarantine skip ID`, `runfold quarantine retry ID`",
+            )
         )
 
 
-def _named(entries: Iterable[str]) -> list[str]:
-    """A line for each entry, up to a limit."""
-    lines = [f"  {each}" for each in entries]
-    more = [f"  and {len(lines) - NAMED_MAX:,} more"] if len(lines) > NAMED_MAX else []
-    return lines[:NAMED_MAX] + more
+def _told(what: str, entries: Sequence[str], *, cure: str) -> str:
+    """The text of an error, with a line for each entry up to a limit."""
+    more = [f"and {len(entries) - NAMED_MAX:,} more"] if len(entries) > NAMED_MAX else []
+    named = [f"  {each}" for each in (*entries[:NAMED_MAX], *more)]
+    return "\n".join([f"{what}:", *named, f"Nothing was changed. {cure}"])
 
 
 class RebuildNote:
@@ -144,9 +144,9 @@ async def rebuild(
     """Rebuilds every projection from the log. Calls `report` with its progress, and `switched` when
     readers use the new edition. `missing` says what becomes of runs whose log is gone.
 
-    Raises `RebuildLossesError` if logs are missing and `missing` is None, `RebuildError` if another
-    rebuild overtakes it, `DeadlyRecordsError` for records that killed projectors, `SetAsideError`
-    if readers would see less, and `UnavailableError`. The last four may be in a group.
+    Raises `RebuildLossesError` if logs are missing and `missing` is None, `DeadlyRecordsError` for
+    records that killed projectors, `RebuildError` if another rebuild overtakes it, `SetAsideError`
+    if readers would see less, and `UnavailableError`. The last three may be in a group.
     """
     log = await counted(settings.log("runfold/rebuild"))
     async with connect(settings.mongo, settings.database) as database:
